@@ -1,0 +1,1 @@
+"""Measurements: what the documentation states comes from here."""

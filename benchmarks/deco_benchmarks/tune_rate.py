@@ -1,0 +1,107 @@
+"""Tune opt_S's learning rate, which the paper does not give, on a validation split of the training images.
+
+    python -m deco_benchmarks.tune_rate --bundle BUNDLE --data DIR --out FILE.json
+
+Condenses the bundle's labelled images with each setting, then scores on training images the bundle never saw: the
+deployed model retrained on the buffer, and a fresh model trained on the buffer alone. The test split is not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+import numpy as np
+from deco_runtime import folder
+from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.bundle import open_bundle
+from deco_runtime.condense import condense
+from deco_runtime.engine import open_engine
+from deco_runtime.initialise import draw_model, layers
+from deco_runtime.preprocess import normalise, resize
+from deco_runtime.recipe import named, override
+from deco_runtime.retrain import retrain
+from deco_runtime.scoring import Scorer
+from rich.progress import track
+
+
+@click.command(context_settings={"show_default": True})
+@click.option(
+    "--bundle",
+    "bundle_path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Exported with --data DIR.",
+)
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="The folder it was exported from.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Result file, JSON.")
+@click.option("--try", "settings", multiple=True, required=True, help="A setting, 'KEY=VALUE KEY=VALUE'; repeat.")
+@click.option("--rounds", default=5, type=click.IntRange(1), help="Times every class is condensed.")
+@click.option("--validation", default=500, type=click.IntRange(1), help="Validation images per class.")
+@click.option("--seed", default=0, type=click.IntRange(0))
+def main(
+    bundle_path: Path,
+    data: Path,
+    out: Path,
+    settings: tuple[str, ...],
+    rounds: int,
+    validation: int,
+    seed: int,
+) -> None:
+    """Score settings of opt_S; `settings` are tried one after the other, and the file is written after each."""
+    bundle, trained_on = open_bundle(bundle_path), None
+    trained_on = bundle.trained_on()
+    engine = open_engine(bundle)
+    how, size, classes = bundle.preprocessing, bundle.preprocessing.size, len(bundle.classes)
+    listed = folder.list_folder(folder.split_folder(data)[0], bundle.classes)
+    labels = np.asarray(listed.labels)
+    labelled = np.array([folder.fingerprint(f) in trained_on for f in track(listed.files, "reading")])
+    rng = np.random.default_rng(seed)
+
+    def read(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        images = [folder.read_image(listed.files[i]) for i in index]
+        return np.stack([resize(p, size) for p in images if p is not None]), labels[index]
+
+    pixels, y = read(np.flatnonzero(labelled))
+    unseen = [rng.permutation(np.flatnonzero(~labelled & (labels == c)))[:validation] for c in range(classes)]
+    scorer = Scorer(engine, how, *read(np.concatenate(unseen)))
+    theta = bundle.weights()
+    results = {"bundle": bundle.hash, "rounds": rounds, "validation_images": len(scorer), "seed": seed}
+    results |= {"frozen": scorer.accuracy(theta), "trials": []}
+    for text in settings:
+        recipe = override(named("paper"), text.split())
+        rng, started = np.random.default_rng(seed), time.monotonic()
+        first = np.concatenate([rng.choice(np.flatnonzero(y == c), bundle.buffer().ipc, False) for c in range(classes)])
+        buffer = CondensedBuffer.start(normalise(pixels[first], how), y[first])
+        before, distances = buffer.x_syn.copy(), []
+        for step in track(range(rounds * classes), text):
+            real = rng.permutation(np.flatnonzero(y == step % classes))[: recipe.segment]
+            done = condense(
+                engine, theta, buffer, normalise(pixels[real], how), y[real], np.ones(len(real), np.float32), classes,
+                recipe, lambda r: draw_model(bundle.parameters, r), layers(bundle.parameters), rng,
+            )  # fmt: skip
+            buffer, _ = done.buffer, distances.append(float(np.mean(done.distances)))
+        retrained, _ = retrain(engine, theta, buffer, classes, recipe, np.random.default_rng(seed))
+        scratch = override(recipe, ["retrain_rate=0.01", "retrain_epochs=300"])
+        fresh, _ = retrain(
+            engine, draw_model(bundle.parameters, np.random.default_rng(seed)), buffer, classes, scratch, rng
+        )
+        trial = {
+            "setting": text,
+            "distance_first_round": float(np.mean(distances[:classes])),
+            "distance_last_round": float(np.mean(distances[-classes:])),
+            "image_change_rms": float(np.sqrt(np.mean((buffer.x_syn - before) ** 2))),
+            "retrained_accuracy": scorer.accuracy(retrained),
+            "from_scratch_accuracy": scorer.accuracy(fresh),
+            "seconds": time.monotonic() - started,
+        }
+        results["trials"].append(trial)
+        click.echo(json.dumps(trial))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""deco-export: from labelled images to a bundle for the device."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from deco_runtime.errors import RuntimeMissingError
+from deco_runtime.terminal import exit_with, progress_bars
+
+
+@click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.option(
+    "--data",
+    default="digits",
+    metavar="DIR|digits",
+    help="Image folder DIR/<class>/<image> or DIR/train/<class>/<image>; or 'digits', handwritten digits that come "
+    "with scikit-learn and need no download. A digits bundle carries its own stream for deco-run --demo.",
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Directory to make.")
+@click.option(
+    "--labelled",
+    default=0.1,
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="FRACTION",
+    help="Share of the images of every class whose labels are used; the rest stays unseen, for the stream.",
+)
+@click.option(
+    "--model",
+    default="convnet",
+    metavar="NAME|PKG.MODULE:FACTORY",
+    help="convnet (the paper's), resnet, mobilenet, or your own factory(classes, image_size) returning a torch module "
+    "that maps (N, 3, H, W) to logits and ends with nn.Linear.",
+)
+@click.option("--width", type=click.IntRange(1), help="Channels of the model.  [default: the model's, convnet 128]")
+@click.option(
+    "--depth",
+    type=click.IntRange(1),
+    help="Blocks of the model.  [default: the model's, convnet 3 at 32 pixels]",
+)
+@click.option("--image-size", default=32, type=click.IntRange(8, 1024), help="Side of the square input in pixels.")
+@click.option("--ipc", default=10, type=click.IntRange(1), help="Condensed images per class in the buffer.")
+@click.option(
+    "--epochs",
+    type=click.IntRange(0),
+    help="Passes over the labelled images in pre-training.  [default: 30, more for few images]",
+)
+@click.option("--seed", default=0, type=click.IntRange(0), help="Of every random choice.")
+@click.option(
+    "--val",
+    "validation",
+    default=0.1,
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="FRACTION",
+    help="Share of the labelled images held out to report accuracy and to guard updates on the device.",
+)
+def command(out: Path, **given: object) -> None:
+    """Pre-train a classifier on a few labelled images and make a bundle for deco-run.
+
+    Trains on the labelled share of --data, condenses those images into the initial buffer with the code the device
+    runs, writes the learning graphs for both engines, checks each against torch, and puts the finished bundle at --out.
+
+    \b
+    deco-export --out digits-bundle                         no data needed
+    deco-export --data photos --out bundle --labelled 0.2   your own folder of class folders
+    """
+    try:
+        from deco_export.export import Options, export
+    except ImportError as error:
+        raise RuntimeMissingError(
+            f"expected torch, onnx, onnxscript, OpenCV and an onnxruntime for deco-export, but {error}; run "
+            "pip install 'deco-edge[export,ort-training]', or [export,device] where there is no onnxruntime-training"
+        ) from error
+    with progress_bars() as progress:
+        done = export(Options(out=out, **given), progress)  # type: ignore[arg-type]
+    for note in done.notes:
+        click.echo(f"note: {note}", err=True)
+    validation = "none held out" if done.validation_accuracy is None else f"{done.validation_accuracy:.1%}"
+    click.echo(f"labelled images    {done.labelled}")
+    click.echo(f"accuracy           {done.train_accuracy:.1%} on training images, validation {validation}")
+    click.echo(
+        f"graphs             {', '.join(done.engines)}; largest relative error to torch {max(done.errors.values()):.1e}"
+    )
+    click.echo(f"bundle             {out}")
+
+
+def main() -> None:
+    """Entry point: every DecoError becomes its sentence and exit code."""
+    sys.exit(exit_with(command))

@@ -1,0 +1,257 @@
+"""The export, start to finish: data → pre-training → graphs → initial buffer → checks → bundle."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+import torch
+from deco_runtime import bundle as bundles
+from deco_runtime.engine import check_runtime
+from deco_runtime.engines import portable
+from deco_runtime.engines._sessions import SessionEngine
+from deco_runtime.errors import DecoError, ExportError, UsageError
+from deco_runtime.recipe import RECIPES
+
+from deco_export import data, forward, graphs, models, ort_artifacts, pretrain, verify
+from deco_export.initial_buffer import initial_buffer
+from deco_export.initialisers import parameters as measure_parameters
+from deco_export.onnx_graph import IR_VERSION, OPSET
+
+GUARD_PER_CLASS = 10
+"""Labelled images per class that go along for the guard."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with (stage, done, total)."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for; see `deco-export --help`."""
+
+    data: str
+    out: Path
+    labelled: float
+    model: str
+    width: int | None
+    depth: int | None
+    image_size: int
+    ipc: int
+    epochs: int | None
+    seed: int
+    validation: float
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What came out: accuracies 0 … 1 (None without validation images), largest relative error per graph, notes."""
+
+    train_accuracy: float
+    validation_accuracy: float | None
+    errors: dict[str, float]
+    engines: tuple[str, ...]
+    labelled: int
+    notes: tuple[str, ...]
+
+
+def export(options: Options, progress: Progress) -> Exported:
+    """Make the bundle at `options.out`. It appears there complete or not at all.
+
+    Raises UsageError when something is at `out` already, and the errors of each stage.
+    """
+    out = options.out
+    if out.exists():
+        raise UsageError(f"expected nothing at --out {out}, but something is there; remove it or choose another name")
+    check_runtime()
+    # Beside the target, so that the final rename stays on one file system; one left by a kill is taken over.
+    partial = out.parent / f".{out.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        exported = _fill(partial, options, progress)
+        bundles.open_bundle(partial)
+        partial.rename(out)
+    except OSError as error:
+        raise ExportError(
+            f"expected to write the bundle to {out}, but the system says: {error.strerror or error}; "
+            "free space or choose another --out"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return exported
+
+
+def _fill(directory: Path, options: Options, progress: Progress) -> Exported:
+    size, recipe, notes = options.image_size, RECIPES["paper"], []
+    loaded = data.load(
+        options.data,
+        options.labelled,
+        options.validation,
+        size,
+        options.seed,
+        lambda done, total: progress("reading images", done, total),
+    )
+    if loaded.skipped:
+        notes.append(loaded.skipped)
+    count = np.bincount(loaded.train.labels, minlength=len(loaded.classes))
+    if count.min() < options.ipc:  # met here rather than after the training
+        raise UsageError(
+            f"expected at least --ipc {options.ipc} labelled training images of every class, but "
+            f"{loaded.classes[int(count.argmin())]!r} has {count.min()}; lower --ipc, or raise --labelled"
+        )
+
+    torch.manual_seed(options.seed)
+    make = models.factory(options.model, len(loaded.classes), size, options.width, options.depth)
+    model = make()
+    how = pretrain.statistics(loaded.train, size)
+    epochs = options.epochs if options.epochs is not None else pretrain.default_epochs(len(loaded.train))
+    pretrain.pretrain(
+        model, loaded.train, how, epochs, options.seed, lambda done, _: progress("pre-training", done, epochs)
+    )
+    train_accuracy = pretrain.accuracy(model, loaded.train, how) or 0.0
+    validation_accuracy = pretrain.accuracy(model, loaded.validation, how)
+
+    parameters = measure_parameters(make)
+    fresh = forward.trace(model, parameters, size)
+    traced, theta = fresh(), forward.flatten(model)
+    sets, engines = _write_graphs(directory, fresh, theta, notes)
+
+    engine = SessionEngine(portable.NAME, {g: directory / "graphs" / f"{g}.onnx" for g in portable.GRAPHS})
+    buffer = initial_buffer(
+        engine,
+        theta,
+        loaded.train,
+        loaded.classes,
+        options.ipc,
+        how,
+        parameters,
+        recipe,
+        np.random.default_rng(options.seed),
+        lambda done, total: progress("condensing the labelled images", done, total),
+    )
+
+    progress("checking every graph against torch", 0, 1)
+    golden, errors = verify.verify(model, sets, theta, (3, size, size), traced.classes, traced.features)
+    _check_inference(directory / "inference.onnx", golden)
+    progress("checking every graph against torch", 1, 1)
+
+    np.save(directory / "weights.npy", theta)
+    np.savez(directory / "buffer.npz", x_syn=buffer.x_syn, y_syn=buffer.y_syn)
+    np.savez(directory / "golden.npz", **golden)  # type: ignore[arg-type]
+    guard = _guard(loaded)
+    np.savez_compressed(directory / "guard.npz", pixels=guard.pixels, labels=guard.labels)
+    (directory / "trained_on.txt").write_text("\n".join(loaded.trained_on) + "\n", "ascii")
+    if loaded.stream is not None and loaded.test is not None:
+        _write_demo(directory / "demo", loaded.stream, loaded.test)
+    bundles.write_manifest(
+        directory,
+        loaded.classes,
+        how,
+        parameters,
+        traced.features,
+        engines,
+        recipe,
+        {
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "tools": _versions(),
+            "opset": OPSET,
+            "ir_version": IR_VERSION,
+            "model": options.model,
+            "width": options.width,
+            "depth": options.depth,
+            "seed": options.seed,
+            "epochs": epochs,
+            "labelled": options.labelled,
+            "ipc": options.ipc,
+            "train_images": len(loaded.train),
+            "validation_images": len(loaded.validation),
+            "train_accuracy": train_accuracy,
+            "validation_accuracy": validation_accuracy,
+            "largest_relative_error": max(errors.values()),
+        },
+    )
+    labelled = len(loaded.train) + len(loaded.validation)
+    return Exported(train_accuracy, validation_accuracy, errors, engines, labelled, tuple(notes))
+
+
+def _write_graphs(
+    directory: Path, fresh: Callable[[], forward.Forward], theta: np.ndarray, notes: list[str]
+) -> tuple[dict[str, dict[str, Path]], tuple[str, ...]]:
+    """Write inference.onnx, graphs/ and, where onnxruntime-training is installed, ort_training/."""
+    (directory / "graphs").mkdir()
+    onnx.save_model(graphs.inference(fresh(), theta), directory / "inference.onnx")
+    sets: dict[str, dict[str, Path]] = {"portable": {}}
+    for name, model in graphs.learning_graphs(fresh).items():
+        sets["portable"][name] = directory / "graphs" / f"{name}.onnx"
+        onnx.save_model(model, sets["portable"][name])
+    missing = ort_artifacts.missing()
+    try:
+        if missing is not None:
+            raise ExportError(missing)
+        folder = directory / "ort_training"
+        ort_artifacts.write_training_artifacts(fresh, theta, folder)
+        sets["ort-training"] = {}
+        for name, model in ort_artifacts.gradient_graphs(fresh).items():
+            sets["ort-training"][name] = folder / f"{name}.onnx"
+            onnx.save_model(model, sets["ort-training"][name])
+    except DecoError as error:
+        # The portable graphs do everything, so a bundle without the others is still whole.
+        shutil.rmtree(directory / "ort_training", ignore_errors=True)
+        sets.pop("ort-training", None)
+        notes.append(f"made without --engine ort-training: {error}")
+    return sets, tuple(sets)
+
+
+def _check_inference(file: Path, golden: verify.Values) -> None:
+    found = verify.run_graphs({"inference": file}, np.zeros(0, np.float32), golden)
+    error = verify.relative_error(found["logits"], golden["logits"])
+    if error > verify.TOLERANCE:
+        raise ExportError(
+            f"expected inference.onnx to agree with torch, but it is off by {error:.1e}; please report it"
+        )
+
+
+def _guard(loaded: data.Data) -> data.Images:
+    """Up to GUARD_PER_CLASS images of each class, from validation where it has any of that class."""
+    pixels, labels = [], []
+    for c in range(len(loaded.classes)):
+        held, trained = (np.flatnonzero(part.labels == c) for part in (loaded.validation, loaded.train))
+        part, index = (loaded.validation, held) if len(held) else (loaded.train, trained)
+        pixels.append(part.pixels[index[:GUARD_PER_CLASS]])
+        labels.append(part.labels[index[:GUARD_PER_CLASS]])
+    return data.Images(np.concatenate(pixels), np.concatenate(labels))
+
+
+def _write_demo(directory: Path, stream: data.Images, test: data.Images) -> None:
+    """The stream as a Motion-JPEG video, which every OpenCV can read like a camera, and test images."""
+    directory.mkdir()
+    size = stream.pixels.shape[1]
+    writer = cv2.VideoWriter(str(directory / "stream.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 30.0, (size, size))
+    if not writer.isOpened():
+        raise ExportError("expected OpenCV to write Motion-JPEG video, but it cannot; install opencv-python-headless")
+    for pixels in stream.pixels:
+        writer.write(np.ascontiguousarray(pixels))
+    writer.release()
+    np.save(directory / "labels.npy", stream.labels)
+    np.savez_compressed(directory / "test.npz", pixels=test.pixels, labels=test.labels)
+
+
+def _versions() -> dict[str, Any]:
+    names = ("deco-edge", "torch", "onnx", "onnxscript", "onnxruntime", "onnxruntime-training-cpu", "numpy")
+    found: dict[str, Any] = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    found["opencv"] = cv2.__version__
+    return found

@@ -1,0 +1,163 @@
+"""torch model → forward graph with θ as one flat input: the common root of every learning graph."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import torch
+from deco_runtime.errors import ExportError
+from deco_runtime.initialise import Parameter
+from onnx import numpy_helper
+from torch import nn
+
+from deco_export.onnx_graph import OPSET, Graph, Shape, attributes
+
+
+def flatten(model: nn.Module) -> np.ndarray:
+    """θ (P,) float32 of a model, in the order of `named_parameters`."""
+    return np.concatenate([p.detach().cpu().numpy().ravel() for p in model.parameters()]).astype(np.float32)
+
+
+class _Functional(nn.Module):  # type: ignore[misc]
+    """Calls the model with its parameters given as inputs, so the exporter can fold none of them into constants."""
+
+    def __init__(self, model: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.names = [model], names  # in a list: its parameters are not this module's
+
+    def forward(self, x: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(self.model[0], dict(zip(self.names, tensors, strict=True)), (x,))
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The forward graph: inputs `theta` (P,) and `x` (N, C, H, W); `logits` (N, K) and `features` (N, F)."""
+
+    graph: Graph
+    parameters: Sequence[Parameter]
+    x_shape: Shape
+    classes: int
+    features: int
+    logits_name: str
+    features_name: str
+
+    @property
+    def size(self) -> int:
+        """P, the length of θ."""
+        return sum(p.size for p in self.parameters)
+
+
+def trace(model: nn.Module, places: Sequence[Parameter], image_size: int) -> Callable[[], Forward]:
+    """Export the model once; each call of the result gives a fresh `Forward` to build a learning graph on.
+
+    places: the model's parameters and their slices of θ, from `initialisers.parameters`.
+
+    Raises ExportError when the model cannot be traced with a free batch size, does not end with nn.Linear, or keeps
+    its classes elsewhere than in that layer's output.
+    """
+    model = model.eval()
+    x = torch.zeros(2, 3, image_size, image_size)
+    tensors = tuple(p.detach() for p in model.parameters())
+    # The exporter warns about torchvision and its own deprecations; none of it concerns the user.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                _Functional(model, [p.name for p in places]),
+                (x, *tensors),
+                dynamo=True,
+                opset_version=OPSET,
+                optimize=True,
+                verbose=False,
+                input_names=["x", *(f"param:{p.name}" for p in places)],
+                output_names=["logits"],
+                dynamic_shapes=({0: torch.export.Dim("N", min=1)}, tuple({} for _ in places)),
+            )
+    except Exception as error:  # whatever the exporter raises, the user needs one sentence
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ExportError(
+            f"expected a model that torch.onnx can export with a free batch size, but it failed with: {reason}"
+        ) from error
+    proto = program.model_proto
+    if proto.functions:
+        raise ExportError("expected a model of plain ONNX operators, but it exports to local functions; simplify it")
+    return lambda: _rebuild(proto, places, image_size)
+
+
+def _rebuild(proto: onnx.ModelProto, places: Sequence[Parameter], image_size: int) -> Forward:
+    g = Graph()
+    _record_shapes(g, proto)
+    for tensor in proto.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        g.constants[tensor.name] = array
+        g.shapes[tensor.name] = array.shape
+    sizes = g.integers([p.size for p in places])
+    parts = g.op("Split", "theta", sizes, outputs=len(places), axis=0)
+    parts = (parts,) if len(places) == 1 else parts
+    for place, part in zip(places, parts, strict=True):
+        shaped = f"param:{place.name}"
+        g.shapes[part] = (place.size,)
+        g.nodes.append(onnx.helper.make_node("Reshape", [part, g.integers(place.shape)], [shaped]))
+        g.shapes[shaped] = place.shape
+    for node in proto.graph.node:
+        if node.domain:
+            raise ExportError(
+                f"expected standard ONNX operators, but the model needs {node.domain}.{node.op_type}; replace it"
+            )
+        kept = onnx.helper.make_node(node.op_type, list(node.input), list(node.output), **attributes(node))
+        if kept.op_type == "BatchNormalization":
+            _batch_norm_as_affine(g, kept)
+        else:
+            g.nodes.append(kept)
+    last = next((n for n in reversed(g.nodes) if "logits" in n.output), None)
+    if last is None or last.op_type != "Gemm":
+        found = "nothing" if last is None else last.op_type
+        raise ExportError(
+            f"expected a model that ends with torch.nn.Linear on (N, F) features, but it ends with {found}"
+        )
+    classes, features = g.shape("logits")[-1], g.shape(last.input[0])[-1]
+    if not isinstance(classes, int) or not isinstance(features, int):
+        raise ExportError("expected fixed numbers of classes and features, but the model leaves them free")
+    x_shape: Shape = ("N", 3, image_size, image_size)
+    whole = g.model({"theta": (sum(p.size for p in places),), "x": x_shape}, {"logits": g.shape("logits")}, "forward")
+    _record_shapes(g, whole)
+    _static_reshapes(g)
+    return Forward(g, places, x_shape, classes, features, "logits", last.input[0])
+
+
+def _batch_norm_as_affine(g: Graph, node: onnx.NodeProto) -> None:
+    """In evaluation mode batch norm is x·a + b per channel; its running statistics stay those of pre-training."""
+    x, scale, bias, mean, variance = node.input
+    rank = len(g.shape(x))
+    a = g.op("Div", scale, g.op("Sqrt", g.op("Add", variance, g.constant(attributes(node).get("epsilon", 1e-5)))))
+    b = g.op("Sub", bias, g.op("Mul", mean, a))
+    column = g.integers([-1] + [1] * (rank - 2))
+    product = g.op("Mul", x, g.op("Reshape", a, column))
+    g.nodes.append(onnx.helper.make_node("Add", [product, g.op("Reshape", b, column)], [node.output[0]]))
+
+
+def _record_shapes(g: Graph, proto: onnx.ModelProto) -> None:
+    """Shapes of all values that inference can tell, the batch as "N"; values with other free sizes are left out."""
+    graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    batch = next(i for i in graph.input if i.name == "x").type.tensor_type.shape.dim[0].dim_param
+    for info in [*graph.input, *graph.value_info, *graph.output]:
+        dims = info.type.tensor_type.shape.dim
+        shape = ["N" if d.dim_param == batch else d.dim_value if d.HasField("dim_value") else None for d in dims]
+        if None not in shape:
+            g.shapes.setdefault(info.name, tuple(d for d in shape if d is not None))
+
+
+def _static_reshapes(g: Graph) -> None:
+    """A target computed from Shape nodes hides the sizes from every later reader: write it as a constant."""
+    for index, node in enumerate(g.nodes):
+        before, after = g.shapes.get(node.input[0]), g.shapes.get(node.output[0])
+        if node.op_type == "Reshape" and before and after and after.count("N") <= 1:
+            keeps_batch = before[0] == after[0] == "N"
+            target = g.integers([int(d) if d != "N" else (0 if keeps_batch else -1) for d in after])
+            g.nodes[index] = onnx.helper.make_node("Reshape", [node.input[0], target], list(node.output))

@@ -1,0 +1,112 @@
+"""The last check of an export: every graph against torch autograd, on the very files of the bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from deco_runtime.errors import ExportError
+from torch import nn
+
+BATCHES = (1, 17)
+TOLERANCE = 1e-4
+"""Largest allowed ‖found − torch‖∞ / ‖torch‖∞."""
+ATTEMPTS = 3
+"""A unit within rounding of a ReLU's kink may fall on either side; other inputs then decide."""
+
+Values = dict[str, np.ndarray]
+
+
+def draw_inputs(image_shape: tuple[int, int, int], classes: int, features: int, n: int, seed: int) -> Values:
+    """x (n, C, H, W) normal, t (n, K) weighted one-hot, u (n, F) normal."""
+    rng = np.random.default_rng(seed)
+    t = np.eye(classes, dtype=np.float32)[rng.integers(0, classes, n)] * rng.uniform(0.2, 1, (n, 1)).astype(np.float32)
+    return {
+        "x": rng.standard_normal((n, *image_shape), np.float32),
+        "t": t,
+        "u": rng.standard_normal((n, features), np.float32),
+    }
+
+
+def reference(model: nn.Module, inputs: Values) -> Values:
+    """What torch says: logits, features, loss, weight_gradient, input_gradient, feature_gradient."""
+    seen: dict[str, torch.Tensor] = {}
+    classifier = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
+    hook = classifier.register_forward_pre_hook(lambda _, args: seen.update(features=args[0]))
+    try:
+        x, t, u = (torch.from_numpy(inputs[k]) for k in ("x", "t", "u"))
+        x.requires_grad_(True)
+        logits = model(x)
+        loss = -(t * torch.log_softmax(logits, dim=1)).sum()
+        weights = list(model.parameters())
+        *by_weight, by_input = torch.autograd.grad(loss, [*weights, x], retain_graph=True)
+        (by_feature,) = torch.autograd.grad((seen["features"] * u).sum(), x)
+    finally:
+        hook.remove()
+    found = {
+        "logits": logits,
+        "features": seen["features"],
+        "loss": loss,
+        "weight_gradient": torch.cat([g.reshape(-1) for g in by_weight]),
+        "input_gradient": by_input,
+        "feature_gradient": by_feature,
+    }
+    return {name: value.detach().numpy().astype(np.float32) for name, value in found.items()}
+
+
+def run_graphs(files: dict[str, Path], theta: np.ndarray, inputs: Values) -> Values:
+    """The same quantities from the graphs {name: file}, whole batch in one run."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    found: Values = {}
+    for name, file in files.items():
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        given = {"theta": theta, **inputs}
+        outputs = [o.name for o in session.get_outputs()]
+        values = session.run(outputs, {i.name: given[i.name] for i in session.get_inputs()})
+        found |= {name if output == "gradient" else output: v for output, v in zip(outputs, values, strict=True)}
+    return found
+
+
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    """‖found − expected‖∞ / ‖expected‖∞."""
+    return float(np.abs(found - expected).max() / max(float(np.abs(expected).max()), 1e-30))
+
+
+def verify(
+    model: nn.Module,
+    sets: dict[str, dict[str, Path]],
+    theta: np.ndarray,
+    image_shape: tuple[int, int, int],
+    classes: int,
+    features: int,
+) -> tuple[Values, dict[str, float]]:
+    """Check each set of graphs {set: {graph: file}} against torch at every size of BATCHES.
+
+    Returns golden values (the inputs and torch's outputs at N = 2, arrays named as in `reference`) and the largest
+    relative error per "set/quantity". Raises ExportError naming the graph that disagrees.
+    """
+    errors: dict[str, float] = {}
+    for n in BATCHES:
+        for attempt in range(ATTEMPTS):
+            inputs = draw_inputs(image_shape, classes, features, n, seed=attempt)
+            expected = reference(model, inputs)
+            now = {
+                f"{label}/{name}": relative_error(value, expected[name])
+                for label, files in sets.items()
+                for name, value in run_graphs(files, theta, inputs).items()
+            }
+            if max(now.values()) <= TOLERANCE:
+                break
+        worst = max(now, key=lambda k: now[k])
+        if now[worst] > TOLERANCE:
+            raise ExportError(
+                f"expected every graph to agree with torch within {TOLERANCE:g}, but {worst} is off by "
+                f"{now[worst]:.1e} at N = {n}; this is a defect of deco-export for this model, please report it"
+            )
+        errors = {k: max(v, errors.get(k, 0.0)) for k, v in now.items()}
+    golden = draw_inputs(image_shape, classes, features, 2, seed=attempt)
+    return {**golden, **reference(model, golden)}, errors

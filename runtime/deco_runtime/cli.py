@@ -1,0 +1,232 @@
+"""deco-run: predict every frame of a camera, and learn from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deco_runtime import recipe as recipes
+from deco_runtime import sources
+from deco_runtime.engine import engines, open_engine
+from deco_runtime.errors import RuntimeMissingError, UsageError
+from deco_runtime.terminal import exit_with
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from deco_runtime.run import Run
+
+STARTED = time.monotonic()
+
+
+def command() -> click.Command:
+    """The click command; its source options come from the modules of `deco_runtime.sources`."""
+    found = sources.discover()
+    options: list[click.Parameter] = [
+        click.Option(
+            ["--bundle"],
+            required=True,
+            type=click.Path(path_type=Path),
+            metavar="BUNDLE",
+            help="Directory made by deco-export.",
+        ),
+        *(module.OPTION for module in found.values()),
+        click.Option(
+            ["--state"],
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="Where learned state is kept and taken up again.  [default: BUNDLE with '-state' behind its name]",
+        ),
+        click.Option(
+            ["--engine"],
+            default="auto",
+            show_default=True,
+            type=click.Choice(["auto", *sorted(engines())]),
+            help="Who does the arithmetic; auto takes the fastest that is usable here.",
+        ),
+        click.Option(
+            ["--recipe"],
+            default="paper",
+            show_default=True,
+            type=click.Choice(sorted(recipes.RECIPES)),
+            help="Named set of hyper-parameters.",
+        ),
+        click.Option(
+            ["--set", "settings"],
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Change one value of the recipe, such as segment=64 or retrain_interval=5; may be repeated.",
+        ),
+        click.Option(["--max-segments"], type=click.IntRange(1), metavar="N", help="Stop after N segments."),
+        click.Option(
+            ["--test"],
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="Labelled images, DIR/<class>/<image> or DIR/test/<class>/<image>: score the deployed model on them "
+            "before, during and after, beside the never-updated one.",
+        ),
+        click.Option(
+            ["--stc"],
+            default=500,
+            show_default=True,
+            type=click.IntRange(1),
+            help="With --images: consecutive images of one class in the stream.",
+        ),
+        click.Option(
+            ["--seed"],
+            default=0,
+            show_default=True,
+            type=click.IntRange(0),
+            help="Of the learner and the stream order.",
+        ),
+        click.Option(
+            ["--events"],
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Append one JSON line per event to FILE.",
+        ),
+        click.Option(["--no-learn"], is_flag=True, help="Predict only; nothing is learned or saved."),
+    ]
+    return click.Command(
+        "deco-run",
+        params=options,
+        callback=deco_run,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help=_HELP,
+    )
+
+
+_HELP = """Predict every frame of a stream and learn from it, without labels.
+
+Frames are gathered into segments; each is pseudo-labelled by majority vote and condensed into a small buffer of
+synthetic images, on which the deployed model is retrained every few segments. What is learned is kept in --state and
+taken up again by the next run; Ctrl-C or SIGTERM stops cleanly. The last line on standard output is one JSON object.
+
+\b
+deco-run --bundle digits-bundle --demo                    the stream inside the bundle
+deco-run --bundle bundle --camera 0 --events events.jsonl
+deco-run --bundle bundle --images photos --test photos    a labelled folder as a stream, scored
+"""
+
+
+def deco_run(
+    bundle: Path,
+    state: Path | None,
+    engine: str,
+    recipe: str,
+    settings: tuple[str, ...],
+    max_segments: int | None,
+    test: Path | None,
+    stc: int,
+    seed: int,
+    events: Path | None,
+    no_learn: bool,
+    **source_values: Any,
+) -> int:
+    """The command's body; see `--help`. Returns the exit code."""
+    chosen = recipes.override(recipes.named(recipe), settings)
+    given = {name: value for name, value in source_values.items() if value is not None}
+    if len(given) != 1:
+        names = ", ".join(f"--{name}" for name in sorted(source_values))
+        raise UsageError(f"expected exactly one of {names}, but found {len(given)}; say where the frames come from")
+    if util.find_spec("cv2") is None:
+        raise RuntimeMissingError(
+            "expected OpenCV for capture, but found no module cv2; install 'deco-edge[device]' or the board's own"
+        )
+    from deco_runtime.run import Run
+
+    run, skip = _prepare(
+        Run, bundle, state, engine, chosen, max_segments, test, stc, seed, events, no_learn, *given.popitem()
+    )
+
+    def stop(number: int, _: FrameType | None) -> None:
+        run.stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    with run.view:
+        summary = run.go(skip)
+    run.events.close()
+    click.echo(json.dumps(summary))
+    return 0
+
+
+def _prepare(
+    make: type[Run],
+    path: Path,
+    state_dir: Path | None,
+    engine_name: str,
+    recipe: recipes.Recipe,
+    max_segments: int | None,
+    test: Path | None,
+    stc: int,
+    seed: int,
+    events_path: Path | None,
+    no_learn: bool,
+    source_name: str,
+    source_value: Any,
+) -> tuple[Run, int]:
+    """Open everything a run needs, in the order in which mistakes are cheapest; the run and the frames to skip."""
+    import numpy as np
+
+    from deco_runtime import state as states
+    from deco_runtime.bundle import open_bundle
+    from deco_runtime.events import EventLog
+    from deco_runtime.learner import Learner
+    from deco_runtime.scoring import Scorer, read_test_folder
+    from deco_runtime.view import View
+
+    bundle = open_bundle(path)
+    engine = open_engine(bundle, engine_name)
+    view = View(f"{path.name} on {engine.name}")
+    directory = state_dir if state_dir is not None else path.resolve().with_name(path.resolve().name + "-state")
+    learner = restored = None
+    if not no_learn:
+        rng = np.random.default_rng(seed)
+        classes = len(bundle.classes)
+        learner = Learner(engine, bundle.parameters, bundle.weights(), bundle.buffer(), classes, recipe, rng)
+        restored, note = states.load(directory, bundle)
+        if note:
+            view.line(f"note: {note}")
+        if restored:
+            restored.restore(learner)
+            view.line(f"goes on from {directory}: {learner.segments} segments, {learner.retrains} updates")
+    scorer = None
+    if test is not None:
+        pixels, labels, note = read_test_folder(test, bundle)
+        if note:
+            view.line(f"note: {note}")
+        scorer = Scorer(engine, bundle.preprocessing, pixels, labels)
+    elif source_name == "demo" and (path / "demo" / "test.npz").is_file():
+        scorer = Scorer(engine, bundle.preprocessing, *bundle.labelled_pixels("demo/test.npz"))
+    request = sources.SourceRequest(
+        bundle.classes, bundle.preprocessing.size, stc, seed, bundle.trained_on(), bundle.path
+    )
+    log = EventLog(events_path)
+    source = sources.discover()[source_name].open_source(source_value, request)
+    skip = 0
+    if restored and not source.live and restored.source == source.name and restored.position:
+        skip = restored.position
+        view.line(f"goes on with {source.name} at frame {skip}")
+    run = make(bundle, engine, source, learner, directory, scorer, log, view, max_segments, recipe.segment, STARTED)
+    return run, skip
+
+
+def main() -> None:
+    """Entry point: every DecoError becomes its sentence and exit code."""
+    code = exit_with(command())
+    if any(thread.name == "capture" for thread in threading.enumerate()):
+        # A thread stuck inside OpenCV would abort the interpreter if it came back while that is ending.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -1,0 +1,183 @@
+"""Efficient on-device dataset condensation: section 4.3 and 4.4 of the paper, equation by equation.
+
+    gradient_distance   D(g_syn, g_real) and ∇_{g_syn} D                      eq:opt2, D
+    match_gradients     ∇_{X'} D by a central difference, five passes         eq:opt3, eq:opt4
+    contrastive_loss    L_cont and its gradient on the features               eq:contrast
+    condense            the loop over l of Algorithm 1, with opt_S            eq:final
+
+numpy only; the engine does the forward and backward passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.engine import Engine
+from deco_runtime.recipe import Recipe
+from deco_runtime.types import Floats, Ints
+from deco_runtime.vote import targets
+
+TINY = 1e-12
+"""Keeps a division by a vanishing norm finite; far below any norm that carries information."""
+
+
+def gradient_distance(g_syn: Floats, g_real: Floats, parts: Sequence[slice]) -> tuple[float, Floats]:
+    """D(g_syn, g_real) = Σ_parts 1 − cos(g_syn, g_real) and ∇_{g_syn} D, in closed form.
+
+    g_syn, g_real: (P,) float32. parts: the slices of θ that are compared each on its own; one slice over all of it is
+    the paper's distance. Sums are taken in float64.
+    """
+    distance, derivative = 0.0, np.zeros_like(g_syn)
+    for part in parts:
+        a, b = g_syn[part].astype(np.float64), g_real[part].astype(np.float64)
+        norm_a, norm_b = np.linalg.norm(a) + TINY, np.linalg.norm(b) + TINY
+        cosine = a @ b / (norm_a * norm_b)
+        distance += 1.0 - cosine
+        derivative[part] = (cosine * a / norm_a - b / norm_b) / norm_a
+    return float(distance), derivative
+
+
+def match_gradients(
+    engine: Engine,
+    theta: Floats,
+    x_syn: Floats,
+    t_syn: Floats,
+    x_real: Floats,
+    t_real: Floats,
+    epsilon: float,
+    parts: Sequence[slice],
+) -> tuple[float, Floats]:
+    """D(g_syn, g_real) and ∇_{X'} D at the random model θ̃ = theta, by eq:opt4.
+
+    theta: (P,). x_syn (n, C, H, W), t_syn (n, K); x_real (m, C, H, W), t_real (m, K) with their weights.
+    epsilon: numerator of ε = epsilon / ‖∇_{g_syn} D‖₂. Returns D and an array like x_syn.
+    """
+    _, g_syn = engine.weight_gradient(theta, x_syn, t_syn)  # pass 1
+    _, g_real = engine.weight_gradient(theta, x_real, t_real)  # pass 2
+    distance, v = gradient_distance(g_syn, g_real, parts)  # pass 3: v = ∇_{g_syn} D
+    ε = epsilon / (float(np.linalg.norm(v)) + TINY)
+    step = (ε * v).astype(np.float32)
+    plus = engine.input_gradient(theta + step, x_syn, t_syn)  # pass 4: at θ̃⁺
+    minus = engine.input_gradient(theta - step, x_syn, t_syn)  # pass 5: at θ̃⁻
+    return distance, ((plus - minus) / (2 * ε)).astype(np.float32)
+
+
+def contrastive_loss(
+    z: Floats, y: Ints, anchors: Ints, negative_class: Ints, temperature: float
+) -> tuple[float, Floats]:
+    """L_cont of eq:contrast over L2-normalised features, and its gradient with respect to z.
+
+    z: (n, F) features of all of S under the deployed model; y: (n,) labels. anchors: (a,) indices A of the active
+    samples. negative_class: (a,) c_i^neg, a class other than y_i for each anchor. Returns the loss and an array like z.
+    An anchor without positives (IpC 1) or without negatives contributes nothing.
+    """
+    norm = np.linalg.norm(z, axis=1, keepdims=True) + TINY
+    unit = z / norm
+    similarity = unit[anchors] @ unit.T / temperature  # z_i · z_j / τ, (a, n)
+    positive = y[None, :] == y[anchors, None]  # P(i)
+    positive[np.arange(len(anchors)), anchors] = False
+    negative = y[None, :] == negative_class[:, None]  # N(i)
+    counted = positive.any(axis=1) & negative.any(axis=1)
+    positive, negative = positive & counted[:, None], negative & counted[:, None]
+    mean_positive = positive / np.maximum(positive.sum(axis=1, keepdims=True), 1)  # 1/|P(i)|
+    # log Σ_n exp(z_i · z_n / τ), shifted by the largest term so that it cannot overflow
+    masked = np.where(negative, similarity, -np.inf)
+    largest = np.where(counted, masked.max(axis=1), 0.0)[:, None]
+    exponential = np.exp(masked - largest)
+    total = exponential.sum(axis=1, keepdims=True)
+    log_total = np.where(counted[:, None], np.log(np.where(counted[:, None], total, 1.0)) + largest, 0.0)
+    loss = float(log_total.sum() - (mean_positive * similarity).sum())
+    d_similarity = (exponential / np.where(total > 0, total, 1.0) - mean_positive) / temperature
+    d_unit = d_similarity.T @ unit[anchors]
+    np.add.at(d_unit, anchors, d_similarity @ unit)
+    d_z = (d_unit - unit * (d_unit * unit).sum(axis=1, keepdims=True)) / norm
+    return loss, d_z.astype(np.float32)
+
+
+def draw_negative_classes(labels: Ints, classes: int, rng: np.random.Generator) -> Ints:
+    """For each label a class drawn uniformly from the others, (n,) int64; there must be at least two classes."""
+    drawn = rng.integers(0, classes - 1, size=len(labels))
+    return drawn + (drawn >= labels)
+
+
+@dataclass(frozen=True)
+class Condensed:
+    """What `condense` did: the new buffer, D and L_cont of each iteration (L,), and how many updates were dropped."""
+
+    buffer: CondensedBuffer
+    distances: list[float]
+    contrastive: list[float]
+    dropped: int
+
+
+def condense(
+    engine: Engine,
+    theta: Floats,
+    buffer: CondensedBuffer,
+    x_real: Floats,
+    y_real: Ints,
+    w_real: Floats,
+    classes: int,
+    recipe: Recipe,
+    draw_model: Callable[[np.random.Generator], Floats],
+    parts: Sequence[slice],
+    rng: np.random.Generator,
+    check: Callable[[], None] = lambda: None,
+) -> Condensed:
+    """The inner loop of Algorithm 1: condense active real data `I_t^A` into the buffer's active images `S_t^A`.
+
+    theta: (P,) the deployed model, whose encoder the contrastive term uses. x_real (m, C, H, W), y_real (m,) and
+    w_real (m,): active frames, m ≥ 1. draw_model: θ̃ from the generator. parts: slices of θ per layer, for
+    `distance=layerwise`. check: called before each iteration; what it raises ends the loop with nothing changed.
+    A gradient that is not finite is dropped and counted; the other iterations stand.
+    """
+    x_syn, velocity = buffer.x_syn.copy(), buffer.velocity.copy()
+    y_syn = buffer.y_syn
+    active = np.flatnonzero(np.isin(y_syn, y_real))  # A, the indices of S_t^A in S
+    t_syn = targets(y_syn[active], np.ones(len(active), np.float32), classes)
+    t_real = targets(y_real, w_real, classes)
+    whole = [slice(None)]
+    compared = parts if recipe.distance == "layerwise" else whole
+    scopes = [np.ones(classes, bool)]
+    if recipe.scope == "per-class":
+        scopes = [np.arange(classes) == c for c in np.unique(y_real)]
+    use_contrast = recipe.alpha > 0 and classes > 1
+    z = engine.predict(theta, x_syn)[1] if use_contrast else np.zeros((0, 0), np.float32)
+    distances, contrastive, dropped = [], [], 0
+
+    for _ in range(recipe.iterations):
+        check()
+        model = draw_model(rng)  # θ̃
+        distance, gradient = 0.0, np.zeros_like(x_syn[active])
+        for scope in scopes:
+            syn, real = scope[y_syn[active]], scope[y_real]
+            d, g = match_gradients(
+                engine,
+                model,
+                x_syn[active][syn],
+                t_syn[syn],
+                x_real[real],
+                t_real[real],
+                recipe.epsilon,
+                compared,
+            )
+            distance += d
+            gradient[syn] = g
+        if use_contrast:
+            z[active] = engine.predict(theta, x_syn[active])[1]  # the other images have not moved
+            negative = draw_negative_classes(y_syn[active], classes, rng)
+            loss, d_z = contrastive_loss(z, y_syn, active, negative, recipe.temperature)
+            gradient += recipe.alpha * engine.feature_gradient(theta, x_syn[active], d_z[active])
+            contrastive.append(loss)
+        distances.append(distance)
+        if not np.isfinite(gradient).all():
+            dropped += 1
+            continue
+        velocity[active] = recipe.synthetic_momentum * velocity[active] + gradient  # opt_S of eq:final
+        x_syn[active] -= recipe.synthetic_rate * velocity[active]
+
+    return Condensed(replace(buffer, x_syn=x_syn, velocity=velocity), distances, contrastive, dropped)

@@ -1,0 +1,130 @@
+"""The one seam to a numeric runtime: five calls on flat weights, and the choice of who answers them.
+
+θ is one float32 vector of P weights, so θ± = θ ± εv is one line wherever it is needed. Gradients are sums over the
+batch, so an engine may cut a batch into micro-batches and add up.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+from collections.abc import Callable
+from importlib import import_module, metadata, util
+from typing import TYPE_CHECKING, Protocol
+
+from deco_runtime.errors import RuntimeMissingError, UsageError
+from deco_runtime.types import Floats
+
+if TYPE_CHECKING:
+    from deco_runtime.bundle import Bundle
+
+
+class Engine(Protocol):
+    """What the learner needs of a runtime. All arrays float32; N ≥ 1 is free in every call."""
+
+    name: str
+
+    def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
+        """θ (P,), x (N, C, H, W) → logits (N, K), features (N, F): the deployed model and its encoder f_θ."""
+        ...
+
+    def weight_gradient(self, theta: Floats, x: Floats, t: Floats) -> tuple[float, Floats]:
+        """θ, x, weighted one-hot targets t (N, K) → L = −Σ t·log p_θ(x) and ∇_θ L (P,)."""
+        ...
+
+    def input_gradient(self, theta: Floats, x: Floats, t: Floats) -> Floats:
+        """θ, x, t → ∇_x L (N, C, H, W)."""
+        ...
+
+    def feature_gradient(self, theta: Floats, x: Floats, u: Floats) -> Floats:
+        """θ, x, cotangent u (N, F) → ∇_x Σ f_θ(x)·u (N, C, H, W)."""
+        ...
+
+
+class EngineModule(Protocol):
+    """What a file in `engines/` defines; adding an engine is adding such a file."""
+
+    NAME: str
+    PREFERENCE: int
+    """`--engine auto` takes the usable engine with the highest."""
+    unusable: Callable[[Bundle], str | None]
+    """Why this engine cannot run the bundle here, as a sentence; None when it can."""
+    load: Callable[[Bundle], Engine]
+
+
+def engines() -> dict[str, EngineModule]:
+    """Every engine of the package `engines`, by name."""
+    from deco_runtime import engines as package
+
+    found = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        if not info.name.startswith("_"):
+            module: EngineModule = import_module(f"{package.__name__}.{info.name}")
+            found[module.NAME] = module
+    return found
+
+
+def open_engine(bundle: Bundle, name: str = "auto") -> Engine:
+    """The engine `name`, or for "auto" the preferred one that is usable here.
+
+    Raises RuntimeMissingError when the runtime it needs is absent, doubled or unfit, UsageError for an unknown name.
+    """
+    check_runtime()
+    known = engines()
+    if name == "auto":
+        reasons = {}
+        for module in sorted(known.values(), key=lambda m: -m.PREFERENCE):
+            reason = module.unusable(bundle)
+            if reason is None:
+                return module.load(bundle)
+            reasons[module.NAME] = reason
+        raise RuntimeMissingError("; ".join(reasons.values()))
+    if name not in known:
+        raise UsageError(f"expected --engine auto or one of {', '.join(sorted(known))}, but found {name!r}")
+    reason = known[name].unusable(bundle)
+    if reason is not None:
+        raise RuntimeMissingError(reason)
+    return known[name].load(bundle)
+
+
+def threads() -> int:
+    """How many threads the engine may use: the CPUs this process is allowed to run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+OLDEST_RUNTIME = (1, 18)
+
+
+def check_runtime() -> None:
+    """Raise RuntimeMissingError unless exactly one onnxruntime of a sufficient version can be imported."""
+    if util.find_spec("onnxruntime") is None:
+        raise RuntimeMissingError(
+            "expected one onnxruntime package, but found none; install it with pip install 'deco-edge[device]', or "
+            "'deco-edge[ort-training]' on x86-64, or use the board maker's own wheel"
+        )
+    owners = runtime_packages()
+    if len(owners) > 1:
+        raise RuntimeMissingError(
+            f"expected one package that provides onnxruntime, but found {len(owners)}: {', '.join(owners)}; they "
+            "overwrite each other's files, so uninstall all of them and install the one you want again"
+        )
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise RuntimeMissingError(
+            f"expected an onnxruntime that can be imported, but it fails with: {error}; reinstall it for this machine"
+        ) from error
+    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+    if version < OLDEST_RUNTIME:
+        raise RuntimeMissingError(
+            f"expected onnxruntime {OLDEST_RUNTIME[0]}.{OLDEST_RUNTIME[1]} or newer, but found "
+            f"{onnxruntime.__version__}; upgrade it"
+        )
+
+
+def runtime_packages() -> list[str]:
+    """Names of the installed distributions that put files into the module `onnxruntime`, sorted."""
+    owners = metadata.packages_distributions().get("onnxruntime", [])
+    return sorted(set(owners))

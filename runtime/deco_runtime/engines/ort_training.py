@@ -1,0 +1,44 @@
+"""ONNX Runtime's own gradient graphs, on onnxruntime-training 1.19 (x86-64 only; the package is discontinued).
+
+Its Module/Optimizer API has no momentum, which opt_θ of the paper needs, so retraining uses the gradient graph and
+the momentum SGD of `retrain.py`, as the portable engine does.
+"""
+
+from __future__ import annotations
+
+from importlib import util
+from typing import TYPE_CHECKING
+
+from deco_runtime.engine import Engine
+from deco_runtime.engines.portable import GRAPHS
+
+if TYPE_CHECKING:
+    from deco_runtime.bundle import Bundle
+
+NAME = "ort-training"
+PREFERENCE = 10
+
+
+def unusable(bundle: Bundle) -> str | None:
+    """Needs the training build of onnxruntime, and a bundle exported where that build was installed."""
+    if util.find_spec("onnxruntime.training") is None:
+        return (
+            "expected the training build of onnxruntime for --engine ort-training, but the installed one is for "
+            "inference; on x86-64 with Python up to 3.12 install 'deco-edge[ort-training]' in its own environment, "
+            "elsewhere use --engine portable"
+        )
+    if NAME not in bundle.engines:
+        return (
+            "expected a bundle with ort-training graphs, but this one was exported without onnxruntime-training; "
+            "use --engine portable or export it again where that package is installed"
+        )
+    return None
+
+
+def load(bundle: Bundle) -> Engine:
+    """Open the bundle's `ort_training/` gradient graphs; predictions use the common graph."""
+    from deco_runtime.engines._sessions import SessionEngine
+
+    files = {graph: bundle.path / "ort_training" / f"{graph}.onnx" for graph in GRAPHS}
+    files["predict"] = bundle.path / "graphs" / "predict.onnx"
+    return SessionEngine(NAME, files)

@@ -1,0 +1,28 @@
+"""The learning graphs in standard ONNX operators, on any onnxruntime from 1.18."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deco_runtime.engine import Engine
+
+if TYPE_CHECKING:
+    from deco_runtime.bundle import Bundle
+
+NAME = "portable"
+PREFERENCE = 20  # on the same machine it measured faster than ort-training (docs/algorithm.md)
+
+GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient")
+
+
+def unusable(bundle: Bundle) -> str | None:
+    """Always usable where onnxruntime is: every bundle holds these graphs."""
+    return None
+
+
+def load(bundle: Bundle) -> Engine:
+    """Open the bundle's `graphs/`."""
+    from deco_runtime.engines._sessions import SessionEngine
+
+    files = {graph: bundle.path / "graphs" / f"{graph}.onnx" for graph in GRAPHS}
+    return SessionEngine(NAME, files)

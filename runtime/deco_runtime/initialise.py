@@ -1,0 +1,60 @@
+"""θ̃, the fresh random model of each iteration, drawn on the device as the workstation's framework would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from deco_runtime.types import Floats
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor of the model: its place in θ and the distribution of its fresh values.
+
+    name, shape: as in the training framework. offset: θ[offset : offset + size] holds it.
+    kind: "uniform" on [a, b), "normal" with mean a and standard deviation b, or "constant" a.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    kind: str
+    a: float
+    b: float
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def slice(self) -> slice:
+        """Its place in θ."""
+        return slice(self.offset, self.offset + self.size)
+
+
+KINDS = ("uniform", "normal", "constant")
+
+
+def draw_model(parameters: Sequence[Parameter], rng: np.random.Generator) -> Floats:
+    """A random θ̃ (P,) float32; the same generator state gives the same model on every machine."""
+    theta = np.empty(sum(p.size for p in parameters), np.float32)
+    for p in parameters:
+        if p.kind == "uniform":
+            theta[p.slice] = p.a + (p.b - p.a) * rng.random(p.size, np.float32)
+        elif p.kind == "normal":
+            theta[p.slice] = p.a + p.b * rng.standard_normal(p.size, np.float32)
+        else:
+            theta[p.slice] = p.a
+    return theta
+
+
+def layers(parameters: Sequence[Parameter]) -> list[slice]:
+    """The slices of θ that `distance=layerwise` compares: weights of two or more dimensions, as gradient matching does.
+
+    Biases and norms are left out: a bias before a norm has no gradient but rounding, whose direction means nothing.
+    """
+    return [p.slice for p in parameters if len(p.shape) > 1]

@@ -1,0 +1,137 @@
+"""Algorithm 1 of the paper, read top to bottom: segment → vote → condense → retrain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.condense import condense
+from deco_runtime.engine import Engine
+from deco_runtime.initialise import Parameter, draw_model, layers
+from deco_runtime.recipe import Recipe
+from deco_runtime.retrain import retrain
+from deco_runtime.types import Floats, Segment
+from deco_runtime.vote import vote
+
+
+@dataclass(frozen=True)
+class SegmentReport:
+    """What one segment did. Shares and accuracies are fractions 0 … 1; None where there is nothing to say.
+
+    active: the active classes. kept: share of frames learned from. pseudo_accuracy: share of these whose label is
+    right, where the true labels are known (scoring only). distance: D of the first and the last iteration.
+    dropped: condensing updates dropped because they were not finite.
+    """
+
+    active: list[int]
+    kept: float
+    pseudo_accuracy: float | None
+    distance: tuple[float, float] | None
+    contrastive: float | None
+    dropped: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RetrainReport:
+    """One update of the deployed model: mean loss of the first and last epoch; accepted is False when the result was
+    not finite, and then the model stayed as it was."""
+
+    loss: tuple[float, float] | None
+    accepted: bool
+    seconds: float
+
+
+class Learner:
+    """Owns what is learned: θ, the buffer, the generator and the counts of segments and updates.
+
+    `learn` and `retrain` either finish or, when `check` raises, leave everything as it was. A reader in another
+    thread may take `theta` at any time: a new model is published by swapping that one reference.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        parameters: Sequence[Parameter],
+        theta: Floats,
+        buffer: CondensedBuffer,
+        classes: int,
+        recipe: Recipe,
+        rng: np.random.Generator,
+    ) -> None:
+        self.engine, self.recipe, self.classes = engine, recipe, classes
+        self.theta, self.buffer, self.rng = theta, buffer, rng
+        self.segments = self.since_retrain = self.retrains = self.dropped = 0
+        self._parameters, self._layers = parameters, layers(parameters)
+
+    def learn(self, segment: Segment, check: Callable[[], None] = lambda: None) -> SegmentReport:
+        """One turn of Algorithm 1 up to the update of S: vote on `I_t`, condense its active part into the buffer."""
+        started = time.monotonic()
+        active = vote(segment, self.classes, self.recipe)  # eq:filter, eq:active
+        known = segment.labels[active.index]
+        right = float(np.mean(known == active.y)) if len(active) and (known >= 0).all() else None
+        distance = contrastive = None
+        dropped = 0
+        if len(active):
+            before = self.rng.bit_generator.state
+            try:
+                done = condense(  # eq:opt2 … eq:final
+                    self.engine,
+                    self.theta,
+                    self.buffer,
+                    segment.x[active.index],
+                    active.y,
+                    active.w,
+                    self.classes,
+                    self.recipe,
+                    lambda rng: draw_model(self._parameters, rng),
+                    self._layers,
+                    self.rng,
+                    check,
+                )
+            except BaseException:
+                self.rng.bit_generator.state = before
+                raise
+            self.buffer, dropped = done.buffer, done.dropped
+            distance = done.distances[0], done.distances[-1]
+            contrastive = done.contrastive[-1] if done.contrastive else None
+        self.segments += 1
+        self.since_retrain += 1
+        self.dropped += dropped
+        return SegmentReport(
+            active.classes.tolist(),
+            len(active) / len(segment),
+            right,
+            distance,
+            contrastive,
+            dropped,
+            time.monotonic() - started,
+        )
+
+    @property
+    def retrain_due(self) -> bool:
+        """β segments were learned since the last update (t mod β = 0)."""
+        return self.since_retrain >= self.recipe.retrain_interval
+
+    def retrain(self, check: Callable[[], None] = lambda: None) -> RetrainReport:
+        """θ ← opt_θ(θ, S); a result that is not finite is dropped and counted."""
+        started = time.monotonic()
+        before = self.rng.bit_generator.state
+        try:
+            theta, losses = retrain(self.engine, self.theta, self.buffer, self.classes, self.recipe, self.rng, check)
+        except BaseException:
+            self.rng.bit_generator.state = before
+            raise
+        accepted = bool(np.isfinite(theta).all())
+        if accepted:
+            self.theta = theta
+        else:
+            self.dropped += 1
+        self.retrains += 1
+        self.since_retrain = 0
+        loss = (losses[0], losses[-1]) if losses else None
+        return RetrainReport(loss, accepted, time.monotonic() - started)

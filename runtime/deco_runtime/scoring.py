@@ -1,0 +1,58 @@
+"""Accuracy of a model on labelled test images, which the learner never sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from deco_runtime.bundle import Bundle
+from deco_runtime.engine import Engine
+from deco_runtime.errors import DataError
+from deco_runtime.folder import Unreadable, list_folder, read_image, split_folder
+from deco_runtime.preprocess import Preprocessing, normalise, resize
+from deco_runtime.types import Floats, Ints, Pixels
+
+BATCH = 64
+
+
+def read_test_folder(root: Path, bundle: Bundle) -> tuple[Pixels, Ints, str | None]:
+    """Pixels (n, size, size, 3) uint8 and labels (n,) of DIR/test, or of DIR where there is no such part; and a note.
+
+    Raises DataError when the folder cannot be used.
+    """
+    _, test = split_folder(root)
+    listed = list_folder(test or root, bundle.classes)
+    unreadable = Unreadable(len(listed.files))
+    pixels, labels = [], []
+    for file, label in zip(listed.files, listed.labels, strict=True):
+        image = read_image(file)
+        if image is None:
+            unreadable.add(file)
+        else:
+            pixels.append(resize(image, bundle.preprocessing.size))
+            labels.append(label)
+    if not pixels:
+        raise DataError(f"expected test images in {root} that OpenCV can read, found none: replace them")
+    return np.stack(pixels), np.asarray(labels, np.int64), unreadable.summary()
+
+
+class Scorer:
+    """Scores weights on fixed test images, kept as uint8 to save memory."""
+
+    def __init__(self, engine: Engine, how: Preprocessing, pixels: Pixels, labels: Ints) -> None:
+        self._engine, self._how, self._pixels, self._labels = engine, how, pixels, labels
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def accuracy(self, theta: Floats, check: Callable[[], None] = lambda: None) -> float:
+        """Share of the images classified right by the model θ (P,), 0 … 1. check: called before every batch."""
+        right = 0
+        for start in range(0, len(self), BATCH):
+            check()
+            batch = slice(start, start + BATCH)
+            logits, _ = self._engine.predict(theta, normalise(self._pixels[batch], self._how))
+            right += int((logits.argmax(axis=1) == self._labels[batch]).sum())
+        return right / len(self)

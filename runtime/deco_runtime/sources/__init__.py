@@ -1,0 +1,73 @@
+"""Frame sources. A new one is one new file in this folder, and no edit elsewhere.
+
+Every module here whose name does not start with `_` defines
+
+    OPTION: click.Option                                             how the command line asks for it
+    open_source(value: Any, request: SourceRequest) -> FrameSource   value: what the user gave to OPTION
+
+and imports cv2 inside functions only, so that `--help` works on a machine without OpenCV.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+from deco_runtime.types import Frame
+
+
+class FrameSource(Protocol):
+    """Where frames come from.
+
+    name: for people.
+    live: True if the source does not wait: frames not taken in time are dropped and counted.
+        False: every frame is delivered.
+    length: number of frames if known beforehand.
+    dropped: number of frames dropped so far.
+    """
+
+    name: str
+    live: bool
+    length: int | None
+    dropped: int
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield frames until the source ends or is closed. Raises SourceError or DataError when it fails."""
+
+    def note(self) -> str | None:
+        """One sentence about what was left out so far (unreadable images, a video's missing end), or None."""
+
+    def close(self) -> None:
+        """End `frames`, also if another thread waits in it, and release the device. May be called again."""
+
+
+@dataclass(frozen=True)
+class SourceRequest:
+    """What a source may need to know about the run.
+
+    classes: K class names of the bundle; labels are indices into them.
+    size: side of the network's square input in pixels.
+    stc: strength of temporal correlation, consecutive images of one class in a stream made from a folder.
+    seed: of the stream's random order.
+    trained_on: fingerprints of the images the model was trained on; a folder leaves them out of its stream.
+    bundle: the bundle's path.
+    """
+
+    classes: tuple[str, ...]
+    size: int
+    stc: int
+    seed: int
+    trained_on: frozenset[str]
+    bundle: Path
+
+
+def discover() -> dict[str, ModuleType]:
+    """All source modules by the parameter name of their OPTION ("camera" for `--camera`), sorted by it."""
+    names = [info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")]
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    return dict(sorted((module.OPTION.name, module) for module in modules))

@@ -1,0 +1,61 @@
+"""`--demo`: the stream that a bundle carries, a video file read like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from deco_runtime.errors import SourceError
+from deco_runtime.sources import FrameSource, SourceRequest
+from deco_runtime.types import Frame, Ints
+
+if TYPE_CHECKING:
+    from deco_runtime.sources._capture import Playback
+
+OPTION = click.Option(
+    ["--demo"],
+    is_flag=True,
+    default=None,
+    help="Learn from the stream inside the bundle (deco-export --data digits makes one), scored on its test images.",
+)
+
+
+def open_source(value: bool, request: SourceRequest) -> FrameSource:
+    """Play demo/stream.avi of the bundle. Raises SourceError if the bundle carries no stream."""
+    import numpy as np
+
+    from deco_runtime.sources import _capture  # imports cv2, which `--help` must not need
+
+    stream, labels = request.bundle / "demo" / "stream.avi", request.bundle / "demo" / "labels.npy"
+    if not stream.is_file():
+        raise SourceError(
+            f"expected a bundle with a stream of its own for --demo, but {request.bundle} has none; "
+            "make one with deco-export --data digits, or name a --camera, --video or --images"
+        )
+    return Demo(_capture.open_file(stream), np.load(labels, allow_pickle=False))
+
+
+class Demo:
+    """A video with known labels, which are for scoring only."""
+
+    live = False
+    dropped = 0
+
+    def __init__(self, playback: Playback, labels: Ints) -> None:
+        self.name = "the bundle's demo stream"
+        self.length: int | None = len(labels)
+        self._playback, self._labels = playback, labels
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield every frame with its label."""
+        for frame, label in zip(self._playback.frames(), self._labels, strict=False):
+            yield replace(frame, label=int(label))
+
+    def note(self) -> str | None:
+        return self._playback.note()
+
+    def close(self) -> None:
+        self._playback.close()

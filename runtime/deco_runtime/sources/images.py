@@ -1,0 +1,126 @@
+"""`--images`: a labelled folder streamed as if a camera had seen it, a while of one class, then another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+
+from deco_runtime.errors import DataError, UsageError
+from deco_runtime.folder import Unreadable, fingerprint, list_folder, read_image, split_folder
+from deco_runtime.sources import FrameSource, SourceRequest
+from deco_runtime.types import Frame, Ints
+
+OPTION = click.Option(
+    ["--images"],
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Learn from a folder of images, DIR/<class>/<image> or DIR/train/<class>/<image>, streamed once "
+    "with several images of one class in a row, as a camera would see them. The labels only score the "
+    "result; learning never sees them.",
+)
+
+
+def open_source(value: Path, request: SourceRequest) -> FrameSource:
+    """Stream a folder once. Raises DataError if the folder cannot be used or holds only training images."""
+    train, _ = split_folder(value)
+    listed = list_folder(train, request.classes)
+    kept = [
+        (file, label)
+        for file, label in zip(listed.files, listed.labels, strict=True)
+        if not _seen(file, request.trained_on)
+    ]
+    if not kept:
+        raise DataError(
+            f"expected images the model was not trained on, found only training images in {train}: "
+            "stream another folder"
+        )
+    order = stc_order([label for _, label in kept], request.stc, request.seed)
+    return Images(train, [kept[i] for i in order], left_out=len(listed.files) - len(kept))
+
+
+def stc_order(labels: Sequence[int], stc: int, seed: int) -> Ints:
+    """An order of n images with strength of temporal correlation `stc`, as (n,) int64 indices into `labels`.
+
+    Every index occurs once. The images of a class, shuffled, are cut into runs of exactly `stc`, the last run
+    of a class holding what remains. The runs come in random order, neighbours always of different classes if
+    any order allows that; if none does, one class has too many runs, and those too many end the stream.
+    The same labels, stc and seed give the same order. Raises UsageError if stc < 1.
+    """
+    if stc < 1:
+        raise UsageError(f"expected at least 1 consecutive image of a class (--stc), found {stc}: raise it")
+    rng = np.random.default_rng(seed)
+    classes, of_class = np.unique(np.asarray(labels, dtype=np.int64), return_inverse=True)
+    members = [rng.permutation(np.flatnonzero(of_class == k)) for k in range(len(classes))]
+    left = np.array([-(-len(indices) // stc) for indices in members], dtype=np.int64)  # runs, rounded up
+    used = np.zeros_like(left)
+    runs: list[Ints] = []
+    last = -1
+    while left.sum():
+        choice = left.copy()
+        if last >= 0 and left.sum() > left[last]:
+            choice[last] = 0
+        # A class with more than half of the runs left must come every second time, or its runs would end up
+        # next to each other.
+        largest = int(choice.argmax())
+        if 2 * left[largest] > left.sum():
+            last = largest
+        else:
+            last = int(np.searchsorted(choice.cumsum(), rng.integers(choice.sum()), side="right"))
+        runs.append(members[last][used[last] * stc : (used[last] + 1) * stc])
+        used[last] += 1
+        left[last] -= 1
+    return np.concatenate(runs) if runs else np.empty(0, dtype=np.int64)
+
+
+class Images:
+    """Image files with their labels, read one by one in the given order.
+
+    length: the number of files, unreadable ones included.
+    """
+
+    live = False
+    dropped = 0
+
+    def __init__(self, root: Path, images: Sequence[tuple[Path, int]], left_out: int) -> None:
+        self.name = f"images in {root}"
+        self.length: int | None = len(images)
+        self._images = images
+        self._left_out = left_out
+        self._unreadable = Unreadable(len(images))
+        self._closed = False
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield every readable image. Raises DataError if too many are unreadable, or all."""
+        for file, label in self._images:
+            if self._closed:
+                return
+            pixels = read_image(file)
+            if pixels is None:
+                self._unreadable.add(file)
+            else:
+                yield Frame(pixels, time.monotonic(), label)
+        if len(self._unreadable.files) == len(self._images):
+            raise DataError(f"expected {self.name} that OpenCV can read, found none: replace them")
+
+    def note(self) -> str | None:
+        said = []
+        if self._left_out:
+            said.append(f"left out the images the model was trained on ({self._left_out})")
+        if unreadable := self._unreadable.summary():
+            said.append(unreadable)
+        return "; ".join(said) or None
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def _seen(file: Path, trained_on: frozenset[str]) -> bool:
+    """Whether the model was trained on a copy of this file; reads it only if there is any to compare with."""
+    try:
+        return bool(trained_on) and fingerprint(file) in trained_on
+    except OSError:  # reported when its turn in the stream comes
+        return False

@@ -1,0 +1,34 @@
+"""`--video`: a video file, every frame of it, or a live stream from a URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from deco_runtime.errors import SourceError
+from deco_runtime.sources import FrameSource, SourceRequest
+
+OPTION = click.Option(
+    ["--video"],
+    metavar="FILE|URL",
+    help="Learn from a video file, or from a network camera given as a URL such as rtsp://… or http://…. "
+    "Of a file every frame is used, however long that takes; a URL is live: frames that arrive while the "
+    "device is busy are dropped and counted.",
+)
+
+
+def open_source(value: str, request: SourceRequest) -> FrameSource:
+    """Open a file, or a URL if the value contains "://". Raises SourceError if it is missing or no video."""
+    from deco_runtime.sources import _capture  # imports cv2, which `--help` must not need
+
+    if "://" in value:
+        return _capture.open_url(value)
+    path = Path(value)
+    if not path.exists():
+        raise SourceError(f"expected a video file, found nothing at {path}: check the path")
+    if not path.is_file():
+        raise SourceError(
+            f"expected a video file, found that {path} is no file: use --camera for a camera, --images for a folder"
+        )
+    return _capture.open_file(path)

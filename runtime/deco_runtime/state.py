@@ -1,0 +1,167 @@
+"""What must survive a power cut: θ, the buffer, the generator and the counts, bound to one bundle.
+
+A state directory holds `learned.deco` and `learned.previous.deco`. A file is 32 bytes of SHA-256 over the rest, then a
+numpy .npz without pickles. It is written to a temporary file, flushed to the disk, and renamed over; the one before
+is kept, so at every instant one good file is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.bundle import Bundle
+from deco_runtime.errors import StateError
+from deco_runtime.learner import Learner
+from deco_runtime.types import Floats
+
+SCHEMA = 1
+CURRENT, PREVIOUS = "learned.deco", "learned.previous.deco"
+COUNTS = ("segments", "since_retrain", "retrains", "dropped")
+
+
+@dataclass(frozen=True)
+class LearnedState:
+    """Everything learned, at one segment boundary.
+
+    theta: (P,). buffer: S with its velocity. generator: state of the numpy bit generator. counts: those of
+    COUNTS, as in Learner. source, position: the replayable stream and how many of its frames lie behind this state, so
+    that an interrupted run goes on where it was; position 0 when the stream was finished.
+    """
+
+    bundle: str
+    theta: Floats
+    buffer: CondensedBuffer
+    generator: dict[str, Any]
+    counts: dict[str, int]
+    source: str
+    position: int
+
+    @classmethod
+    def of(cls, learner: Learner, bundle: Bundle, source: str, position: int) -> LearnedState:
+        """A snapshot of the learner."""
+        counts = {name: getattr(learner, name) for name in COUNTS}
+        generator = dict(learner.rng.bit_generator.state)
+        return cls(bundle.hash, learner.theta, learner.buffer, generator, counts, source, position)
+
+    def restore(self, learner: Learner) -> None:
+        """Put the learner back to where the snapshot was taken."""
+        learner.theta, learner.buffer = self.theta, self.buffer
+        learner.rng.bit_generator.state = self.generator
+        for name in COUNTS:
+            setattr(learner, name, self.counts[name])
+
+
+def save(directory: Path, state: LearnedState) -> int:
+    """Replace the state in the directory; returns the bytes written.
+
+    Raises StateError when the disk refuses; what was there before is still there then.
+    """
+    memory = io.BytesIO()
+    meta = {
+        "schema": SCHEMA,
+        "bundle": state.bundle,
+        "generator": state.generator,
+        "counts": state.counts,
+        "source": state.source,
+        "position": state.position,
+    }
+    np.savez(
+        memory,
+        theta=state.theta,
+        x_syn=state.buffer.x_syn,
+        velocity=state.buffer.velocity,
+        meta=np.frombuffer(json.dumps(meta).encode(), np.uint8),
+    )
+    payload = memory.getvalue()
+    temporary = directory / f"{CURRENT}.tmp"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(hashlib.sha256(payload).digest())
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        if (directory / CURRENT).exists():
+            os.replace(directory / CURRENT, directory / PREVIOUS)
+        os.replace(temporary, directory / CURRENT)
+        _sync_directory(directory)
+    except OSError as error:
+        raise StateError(
+            f"expected to write learned state to {directory}, but the system says: {error.strerror}; "
+            "free space or choose another --state"
+        ) from error
+    return len(payload) + 32
+
+
+def _sync_directory(directory: Path) -> None:
+    if os.name != "posix":
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | None]:
+    """The newest good state in the directory (None when there is none), and a sentence when one had to be passed over.
+
+    Raises StateError when the state belongs to another bundle or a newer version, or when files are there but none of
+    them can be used: learned state is never silently thrown away.
+    """
+    complaints = []
+    for name in (CURRENT, PREVIOUS):
+        path = directory / name
+        if not path.exists():
+            continue
+        try:
+            state = _read(path, bundle)
+        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+            complaints.append(f"{path} is damaged ({error})")
+            continue
+        note = f"{complaints[0]}; went on from the one before" if complaints else None
+        return state, note
+    if complaints:
+        raise StateError(
+            f"expected learned state in {directory}, but {' and '.join(complaints)}; "
+            "move the directory away to start anew"
+        )
+    return None, None
+
+
+def _read(path: Path, bundle: Bundle) -> LearnedState:
+    data = path.read_bytes()
+    if len(data) < 32 or hashlib.sha256(data[32:]).digest() != data[:32]:
+        raise ValueError("its checksum is wrong")
+    with np.load(io.BytesIO(data[32:]), allow_pickle=False) as archive:
+        meta = json.loads(archive["meta"].tobytes())
+        if meta["schema"] != SCHEMA:
+            raise StateError(
+                f"expected learned state of schema {SCHEMA}, but {path} is of schema {meta['schema']!r}; "
+                "use the deco-edge version that wrote it, or another --state"
+            )
+        if meta["bundle"] != bundle.hash:
+            raise StateError(
+                f"expected learned state of the bundle {bundle.path}, but {path} belongs to another one; "
+                "give that bundle, or another --state"
+            )
+        theta, x_syn, velocity = archive["theta"], archive["x_syn"], archive["velocity"]
+    initial = bundle.buffer()
+    if theta.shape != (bundle.weight_count,) or not x_syn.shape == velocity.shape == initial.x_syn.shape:
+        raise ValueError("its arrays do not fit the bundle")
+    if not all(a.dtype == np.float32 for a in (theta, x_syn, velocity)):
+        raise ValueError("its arrays are not float32")
+    counts = {name: int(meta["counts"][name]) for name in COUNTS}
+    buffer = CondensedBuffer(x_syn, initial.y_syn, velocity)
+    return LearnedState(
+        bundle.hash, theta, buffer, meta["generator"], counts, str(meta["source"]), int(meta["position"])
+    )

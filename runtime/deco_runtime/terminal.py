@@ -1,0 +1,57 @@
+"""What the commands share at the terminal: exit codes, one-sentence errors, progress bars."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from deco_runtime.errors import DecoError
+
+INTERRUPTED = 130
+"""Exit code after SIGINT, as shells have it."""
+
+
+def exit_with(command: click.Command) -> int:
+    """Run a click command; its exit code, with every DecoError printed as its sentence on stderr."""
+    try:
+        result = command.main(standalone_mode=False)
+    except DecoError as error:
+        click.echo(f"error: {error}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+@contextlib.contextmanager
+def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A function (stage, done, total) that keeps one bar per stage on stderr; off a terminal, a line per stage."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        seen = set()
+
+        def line(stage: str, done: int, total: int) -> None:
+            if stage not in seen:
+                seen.add(stage)
+                click.echo(f"{stage} ({total})", err=True)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bars:
+        tasks = {}
+
+        def bar(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done)
+
+        yield bar

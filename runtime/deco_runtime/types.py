@@ -1,0 +1,50 @@
+"""The nouns of the pipeline: Frame, Prediction, Segment. Plain frozen records of flat numpy arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+"""float32 array; every learning quantity (θ, gradients, images after preprocessing) has this type."""
+
+Ints = npt.NDArray[np.int64]
+"""int64 array; class indices, 0 … K−1."""
+
+Pixels = npt.NDArray[np.uint8]
+"""uint8 image (height, width, 3) in OpenCV's order B, G, R, values 0 … 255."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One picture from a source.
+
+    pixels: (height, width, 3) uint8, B, G, R.
+    time: seconds on the monotonic clock when it was read.
+    label: true class index where the source knows it (a labelled folder), for scoring only; else None.
+    """
+
+    pixels: Pixels
+    time: float
+    label: int | None = None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """`I_t`: consecutive frames with the pseudo-labels the deployed model gave them (paper, section 4.2).
+
+    x: (n, C, H, W) float32, preprocessed.
+    pseudo: (n,) int64, ŷ = argmax of the deployed model.
+    confidence: (n,) float32 in (0, 1], p(x)_ŷ, used as the weight w of the loss.
+    labels: (n,) int64 true labels for scoring only, −1 where unknown. The learner never reads them.
+    """
+
+    x: Floats
+    pseudo: Ints
+    confidence: Floats
+    labels: Ints
+
+    def __len__(self) -> int:
+        return len(self.x)

@@ -1,0 +1,66 @@
+"""Fixtures shared by all tests.
+
+The device environment has no torch, so it cannot export: there the bundles come from the folder that DECO_TEST_BUNDLES
+names, made by the workstation environment with `python tests/conftest.py DIR` (scripts/test does both).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+ENGINES = ("portable", "ort-training")
+
+
+def make_bundle(out: Path) -> None:
+    """A small digits bundle: ConvNet of width 8 on 16 pixels, 2 condensed images per class."""
+    from deco_export.export import Options, export
+
+    options = Options(
+        data="digits",
+        out=out,
+        labelled=0.05,
+        model="convnet",
+        width=8,
+        depth=2,
+        image_size=16,
+        ipc=2,
+        epochs=30,
+        seed=0,
+        validation=0.1,
+    )
+    export(options, lambda stage, done, total: None)
+
+
+@pytest.fixture(scope="session")
+def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small digits bundle; tests must not change it."""
+    given = os.environ.get("DECO_TEST_BUNDLES")
+    if given:
+        return Path(given) / "digits"
+    if util.find_spec("torch") is None:
+        pytest.skip("needs a bundle: set DECO_TEST_BUNDLES, or install torch to export one")
+    path = tmp_path_factory.mktemp("bundles") / "digits"
+    make_bundle(path)
+    return path
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, bundle_path: Path):  # noqa: ANN201
+    """Every engine that this environment can run, opened on the small bundle."""
+    from deco_runtime.bundle import open_bundle
+    from deco_runtime.engine import engines, open_engine
+
+    bundle = open_bundle(bundle_path)
+    reason = engines()[request.param].unusable(bundle)
+    if reason:
+        pytest.skip(reason)
+    return open_engine(bundle, request.param)
+
+
+if __name__ == "__main__":
+    make_bundle(Path(sys.argv[1]) / "digits")

@@ -1,0 +1,73 @@
+"""A camera on the network: MJPEG over HTTP on loopback, with the ways in which such cameras fail."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+Mode = Literal["normal", "stall", "drop", "silent", "garbage"]
+
+
+@contextmanager
+def mjpeg_server(
+    picture: Callable[[int], npt.NDArray[np.uint8]],
+    mode: Mode = "normal",
+    *,
+    after: int = 0,
+    fps: float = 50.0,
+) -> Iterator[str]:
+    """Serve picture(0), picture(1), … as JPEGs, `fps` per second, and yield the URL.
+
+    normal: without end. stall: `after` frames, then keep the connection but send no more.
+    drop: `after` frames, then close it. silent: accept the connection and never answer.
+    garbage: answer with random bytes.
+    """
+    stop = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with suppress(OSError):  # the client may leave at any time
+                self.answer()
+
+        def answer(self) -> None:
+            if mode == "silent":
+                stop.wait()
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=picture")
+            self.end_headers()
+            if mode == "garbage":
+                self.wfile.write(np.random.default_rng(0).bytes(100_000))
+                return
+            i = 0
+            while not stop.is_set() and (mode == "normal" or i < after):
+                jpeg = cv2.imencode(".jpg", picture(i))[1].tobytes()
+                head = f"--picture\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n"
+                self.wfile.write(head.encode() + jpeg + b"\r\n")
+                time.sleep(1 / fps)
+                i += 1
+            if mode == "stall":
+                stop.wait()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/stream.mjpg"
+    finally:
+        stop.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,243 @@
+"""Labelled folders: what is listed, what is refused and in which words, what an unreadable image does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from deco_runtime.errors import DataError
+from deco_runtime.folder import (
+    EXTENSIONS,
+    Unreadable,
+    fingerprint,
+    list_folder,
+    read_image,
+    split_folder,
+)
+from deco_runtime.types import Pixels
+
+
+def picture(blue: int = 255, green: int = 0, red: int = 0) -> Pixels:
+    return np.full((24, 32, 3), (blue, green, red), np.uint8)
+
+
+def touch(root: Path, *names: str) -> Path:
+    """Make empty files; listing does not look into them."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
+
+
+def encoded(extension: str, pixels: Pixels) -> bytes:
+    ok, data = cv2.imencode(extension, pixels)
+    assert ok
+    return bytes(data.tobytes())
+
+
+def verbose_opencv() -> None:
+    """OpenCV's level as it is before anybody silences it, whatever ran before."""
+    set_level = cv2.setLogLevel if hasattr(cv2, "setLogLevel") else cv2.utils.logging.setLogLevel
+    set_level(3)
+
+
+# --- split_folder
+
+
+def test_split_takes_train_and_test(tmp_path: Path) -> None:
+    touch(tmp_path, "train/cat/1.png", "test/cat/2.png")
+    assert split_folder(tmp_path) == (tmp_path / "train", tmp_path / "test")
+
+
+def test_split_without_test(tmp_path: Path) -> None:
+    touch(tmp_path, "train/cat/1.png")
+    assert split_folder(tmp_path) == (tmp_path / "train", None)
+
+
+def test_split_without_train_is_the_folder_itself(tmp_path: Path) -> None:
+    touch(tmp_path, "cat/1.png", "test/2.png")
+    assert split_folder(tmp_path) == (tmp_path, None)
+
+
+# --- list_folder
+
+
+def test_lists_images_sorted_and_ignores_the_rest(tmp_path: Path) -> None:
+    touch(
+        tmp_path,
+        *("dog/b.png", "dog/a.JPG", "cat/z.jpeg", "cat/.hidden.png", "cat/notes.txt", "cat/deeper/c.png"),
+        *(".cache/x.png", "readme.png"),
+    )
+    (tmp_path / "dog" / "folder.png").mkdir()
+    listed = list_folder(tmp_path)
+    assert listed.root == tmp_path
+    assert listed.classes == ("cat", "dog")
+    assert listed.files == tuple(tmp_path / name for name in ("cat/z.jpeg", "dog/a.JPG", "dog/b.png"))
+    assert listed.labels == (0, 1, 1)
+
+
+@pytest.mark.parametrize("extension", EXTENSIONS)
+def test_lists_every_extension(tmp_path: Path, extension: str) -> None:
+    touch(tmp_path, f"a/1{extension}", f"b/2{extension}")
+    assert len(list_folder(tmp_path).files) == 2
+
+
+def test_labels_follow_the_classes_given(tmp_path: Path) -> None:
+    touch(tmp_path, "cat/1.png", "dog/2.png")
+    listed = list_folder(tmp_path, ["dog", "bird", "cat"])
+    assert listed.classes == ("dog", "bird", "cat")
+    assert [(file.parent.name, label) for file, label in zip(listed.files, listed.labels, strict=True)] == [
+        ("cat", 2),
+        ("dog", 0),
+    ]
+
+
+def test_one_class_is_enough_where_the_classes_are_given(tmp_path: Path) -> None:
+    touch(tmp_path, "dog/2.png")
+    assert list_folder(tmp_path, ["cat", "dog"]).labels == (1,)
+
+
+ERRORS: dict[str, tuple[Callable[[Path], object], list[str] | None, list[str]]] = {
+    "missing": (lambda root: None, None, ["nothing at", "check the path"]),
+    "a file": (lambda root: root.touch(), None, ["found the file", "name the folder"]),
+    "empty": (lambda root: root.mkdir(), None, ["no class folder", "make one folder per class"]),
+    "no class folders": (lambda root: touch(root, "1.png"), None, ["no class folder", "per class"]),
+    "hidden class folders": (lambda root: touch(root, ".a/1.png", ".b/1.png"), None, ["no class folder"]),
+    "one class": (lambda root: touch(root, "cat/1.png"), None, ["2 or more", "only 'cat'", "add another"]),
+    "class without images": (
+        lambda root: touch(root, "cat/1.png", "dog/notes.txt"),
+        None,
+        ["expected images (.jpg,", "dog", "found none", "add images or remove"],
+    ),
+    "unknown class": (
+        lambda root: touch(root, "cat/1.png", "dog/1.png", "eel/1.png"),
+        ["cat", "bird"],
+        ["among cat, bird", "found dog, eel", "rename or remove"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_say_what_was_expected_and_found_and_what_to_do(tmp_path: Path, case: str) -> None:
+    make, classes, words = ERRORS[case]
+    root = tmp_path / "data"
+    make(root)
+    with pytest.raises(DataError) as caught:
+        list_folder(root, classes)
+    message = str(caught.value)
+    assert message.startswith("expected ")
+    assert " found " in message
+    assert str(root) in message
+    assert "\n" not in message
+    assert ". " not in message
+    for word in words:
+        assert word in message
+
+
+def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(self: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", forbidden)  # a mode would not stop root
+    with pytest.raises(DataError, match=r"cannot \(Permission denied\): check its permissions"):
+        list_folder(tmp_path)
+
+
+# --- read_image
+
+
+@pytest.mark.parametrize("extension", [".png", ".bmp", ".tif", ".ppm", ".webp", ".jpg"])
+def test_a_blue_image_is_blue_first(tmp_path: Path, extension: str) -> None:
+    path = tmp_path / f"blue{extension}"
+    path.write_bytes(encoded(extension, picture(blue=250, green=10, red=30)))
+    pixels = read_image(path)
+    assert pixels is not None
+    assert pixels.shape == (24, 32, 3)
+    assert pixels.dtype == np.uint8
+    np.testing.assert_allclose(pixels.mean((0, 1)), (250, 10, 30), atol=4)
+
+
+def test_grey_transparent_and_deep_images_become_bgr(tmp_path: Path) -> None:
+    cases = {
+        "grey.pgm": (np.full((8, 8), 90, np.uint8), (90, 90, 90)),
+        "transparent.png": (np.full((8, 8, 4), (10, 20, 30, 0), np.uint8), (10, 20, 30)),
+        "deep.png": (np.full((8, 8, 3), (0x1234, 0x5678, 0x9ABC), np.uint16), (0x12, 0x56, 0x9A)),
+    }
+    for name, (pixels, expected) in cases.items():
+        path = tmp_path / name
+        path.write_bytes(encoded(path.suffix, pixels))  # type: ignore[arg-type]
+        read = read_image(path)
+        assert read is not None, name
+        assert read.shape == (8, 8, 3)
+        assert read.dtype == np.uint8
+        np.testing.assert_allclose(read[0, 0], expected, atol=1)
+
+
+def test_a_name_that_is_not_ascii(tmp_path: Path) -> None:
+    path = tmp_path / "Brücke 橋.png"
+    path.write_bytes(encoded(".png", picture()))
+    assert read_image(path) is not None
+
+
+@pytest.mark.parametrize("extension", [".png", ".jpg", ".bmp", ".tif", ".ppm", ".webp"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+def test_an_image_cut_short_is_unreadable_in_silence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], extension: str, share: float
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    data = encoded(extension, noise)
+    path = tmp_path / f"cut{extension}"
+    path.write_bytes(data[: int(len(data) * share)])
+    verbose_opencv()
+    assert read_image(path) is None
+    printed = capfd.readouterr()
+    # OpenCV 4.8 writes one line about these two formats itself, whatever its log level.
+    if not (cv2.__version__.startswith("4.8.") and extension in (".bmp", ".ppm")):
+        assert printed == ("", "")
+
+
+def test_what_is_no_image_is_unreadable_in_silence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "text.png").write_text("not an image\n" * 50)
+    (tmp_path / "noise.jpg").write_bytes(np.random.default_rng(0).bytes(5000))
+    (tmp_path / "folder.png").mkdir()
+    # A header promising 60000 × 60000 pixels: OpenCV raises instead of allocating.
+    (tmp_path / "huge.pgm").write_bytes(b"P5 60000 60000 255\n" + bytes(100))
+    verbose_opencv()
+    for name in ("empty.jpg", "text.png", "noise.jpg", "folder.png", "huge.pgm", "missing.png"):
+        assert read_image(tmp_path / name) is None, name
+    assert capfd.readouterr() == ("", "")
+
+
+# --- fingerprint, Unreadable
+
+
+def test_fingerprint_is_of_the_content(tmp_path: Path) -> None:
+    for name, content in [("a.png", b"same"), ("copy.png", b"same"), ("b.png", b"other")]:
+        (tmp_path / name).write_bytes(content)
+    assert fingerprint(tmp_path / "a.png") == hashlib.sha256(b"same").hexdigest()[:16]
+    assert fingerprint(tmp_path / "a.png") == fingerprint(tmp_path / "copy.png")
+    assert fingerprint(tmp_path / "a.png") != fingerprint(tmp_path / "b.png")
+
+
+@pytest.mark.parametrize(("total", "allowed"), [(5, 10), (100, 10), (1099, 10), (1100, 11), (5000, 50)])
+def test_too_many_are_more_than_ten_and_more_than_one_percent(total: int, allowed: int) -> None:
+    unreadable = Unreadable(total)
+    for i in range(allowed):
+        unreadable.add(Path(f"{i}.png"))
+    with pytest.raises(DataError, match=rf"at most {allowed} unreadable images.*0\.png, 1\.png, 2\.png and "):
+        unreadable.add(Path("last.png"))
+
+
+def test_summary_names_up_to_three_and_counts_all() -> None:
+    unreadable = Unreadable(100)
+    assert unreadable.summary() is None
+    unreadable.add(Path("a.png"))
+    assert unreadable.summary() == "skipped 1 unreadable image: a.png"
+    for name in "bcde":
+        unreadable.add(Path(f"{name}.png"))
+    assert unreadable.summary() == "skipped 5 unreadable images: a.png, b.png, c.png and 2 more"
