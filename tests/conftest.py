@@ -50,7 +50,7 @@ def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest, bundle_path: Path):  # noqa: ANN201
+def engine(request: pytest.FixtureRequest, bundle_path: Path):
     """Every engine that this environment can run, opened on the small bundle."""
     from deco_runtime.bundle import open_bundle
     from deco_runtime.engine import engines, open_engine

@@ -51,7 +51,7 @@ def main(
     seed: int,
 ) -> None:
     """Score settings of opt_S; `settings` are tried one after the other, and the file is written after each."""
-    bundle, trained_on = open_bundle(bundle_path), None
+    bundle = open_bundle(bundle_path)
     trained_on = bundle.trained_on()
     engine = open_engine(bundle)
     how, size, classes = bundle.preprocessing, bundle.preprocessing.size, len(bundle.classes)
@@ -68,8 +68,9 @@ def main(
     unseen = [rng.permutation(np.flatnonzero(~labelled & (labels == c)))[:validation] for c in range(classes)]
     scorer = Scorer(engine, how, *read(np.concatenate(unseen)))
     theta = bundle.weights()
-    results = {"bundle": bundle.hash, "rounds": rounds, "validation_images": len(scorer), "seed": seed}
-    results |= {"frozen": scorer.accuracy(theta), "trials": []}
+    trials: list[dict[str, object]] = []
+    results: dict[str, object] = {"bundle": bundle.hash, "rounds": rounds, "seed": seed}
+    results |= {"validation_images": len(scorer), "frozen": scorer.accuracy(theta), "trials": trials}
     for text in settings:
         recipe = override(named("paper"), text.split())
         rng, started = np.random.default_rng(seed), time.monotonic()
@@ -82,7 +83,8 @@ def main(
                 engine, theta, buffer, normalise(pixels[real], how), y[real], np.ones(len(real), np.float32), classes,
                 recipe, lambda r: draw_model(bundle.parameters, r), layers(bundle.parameters), rng,
             )  # fmt: skip
-            buffer, _ = done.buffer, distances.append(float(np.mean(done.distances)))
+            buffer = done.buffer
+            distances.append(float(np.mean(done.distances)))
         retrained, _ = retrain(engine, theta, buffer, classes, recipe, np.random.default_rng(seed))
         scratch = override(recipe, ["retrain_rate=0.01", "retrain_epochs=300"])
         fresh, _ = retrain(
@@ -97,7 +99,7 @@ def main(
             "from_scratch_accuracy": scorer.accuracy(fresh),
             "seconds": time.monotonic() - started,
         }
-        results["trials"].append(trial)
+        trials.append(trial)
         click.echo(json.dumps(trial))
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(results, indent=1) + "\n")

@@ -117,11 +117,6 @@ def _binary(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str
     return results
 
 
-@rule("Identity")
-def _identity(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    return [dy]
-
-
 @rule("Neg")
 def _neg(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
     return [g.op("Neg", dy)]
@@ -142,8 +137,7 @@ def _leaky_relu(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list
 
 @rule("Clip")
 def _clip(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    # torch lets the gradient through where the input lies inside the bounds or on them; ReLU6 excludes the bounds.
-    # Both agree except on a set of measure zero, and clipped values are what occurs in numbers: exclude the bounds.
+    # On the bounds torch.clamp lets the gradient through, as here, and ReLU6 does not; they agree everywhere else.
     inside = g.op("Equal", node.input[0], node.output[0])
     return [
         g.op("Mul", dy, g.op("Cast", inside, to=onnx.TensorProto.FLOAT)),
@@ -211,7 +205,7 @@ def _erf(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | 
 # ---------------------------------------------------------------------- shapes
 
 
-@rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+@rule("Reshape", "Squeeze", "Unsqueeze")
 def _reshape(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
     shape = g.shape(node.input[0])
     # The batch may sit first only once; anything else asks the value itself for its shape.

@@ -184,13 +184,6 @@ def _spread(g: Graph, share: str, s: dict[str, Any]) -> str:
     return str(spread)
 
 
-@rule("GlobalAveragePool")
-def _global_average_pool(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    x = node.input[0]
-    area = np.prod([int(d) for d in g.shape(x)[2:]])
-    return [g.op("Expand", g.op("Mul", dy, g.constant(1 / area)), g.op("Shape", x))]
-
-
 @rule("MaxPool")
 def _max_pool(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
     """The gradient goes to the one pixel the maximum came from, the first among equals, as torch has it."""

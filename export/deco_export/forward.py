@@ -116,7 +116,7 @@ def _rebuild(proto: onnx.ModelProto, places: Sequence[Parameter], image_size: in
         else:
             g.nodes.append(kept)
     last = next((n for n in reversed(g.nodes) if "logits" in n.output), None)
-    if last is None or last.op_type != "Gemm":
+    if last is None or last.op_type not in ("Gemm", "MatMul"):  # MatMul is a Linear without bias
         found = "nothing" if last is None else last.op_type
         raise ExportError(
             f"expected a model that ends with torch.nn.Linear on (N, F) features, but it ends with {found}"

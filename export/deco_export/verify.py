@@ -9,11 +9,15 @@ import torch
 from deco_runtime.errors import ExportError
 from torch import nn
 
-BATCHES = (1, 17)
+BATCHES = (1, 17, 2)
+"""Batch sizes checked; the golden values are those of the last."""
 TOLERANCE = 1e-4
 """Largest allowed ‖found − torch‖∞ / ‖torch‖∞."""
 ATTEMPTS = 3
 """A unit within rounding of a ReLU's kink may fall on either side; other inputs then decide."""
+KINKED = 2e-2
+"""Largest allowed ‖found − torch‖₂ / ‖torch‖₂ of gradients where no attempt met TOLERANCE. Among millions of units some
+always sit at a kink, and each changes the gradient where it looks, by up to 0.01 in all at 224 pixels."""
 
 Values = dict[str, np.ndarray]
 
@@ -32,18 +36,25 @@ def draw_inputs(image_shape: tuple[int, int, int], classes: int, features: int, 
 def reference(model: nn.Module, inputs: Values) -> Values:
     """What torch says: logits, features, loss, weight_gradient, input_gradient, feature_gradient."""
     seen: dict[str, torch.Tensor] = {}
-    classifier = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
-    hook = classifier.register_forward_pre_hook(lambda _, args: seen.update(features=args[0]))
+    linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    # The classifier is the one called last, wherever the model keeps it.
+    hooks = [m.register_forward_pre_hook(lambda _, args: seen.update(features=args[0])) for m in linear]
+    # Leaves of their own: a frozen parameter has a gradient on the device, an unused one has zero.
+    weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
     try:
         x, t, u = (torch.from_numpy(inputs[k]) for k in ("x", "t", "u"))
         x.requires_grad_(True)
-        logits = model(x)
-        loss = -(t * torch.log_softmax(logits, dim=1)).sum()
-        weights = list(model.parameters())
-        *by_weight, by_input = torch.autograd.grad(loss, [*weights, x], retain_graph=True)
-        (by_feature,) = torch.autograd.grad((seen["features"] * u).sum(), x)
+        logits = torch.func.functional_call(model, weights, (x,))
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
+    if "features" not in seen:
+        raise ExportError("expected a model whose last layer is a torch.nn.Linear, but it has none; use that module")
+    loss = -(t * torch.log_softmax(logits, dim=1)).sum()
+    *by_weight, by_input = torch.autograd.grad(
+        loss, [*weights.values(), x], retain_graph=True, materialize_grads=True
+    )
+    (by_feature,) = torch.autograd.grad((seen["features"] * u).sum(), x)
     found = {
         "logits": logits,
         "features": seen["features"],
@@ -71,9 +82,10 @@ def run_graphs(files: dict[str, Path], theta: np.ndarray, inputs: Values) -> Val
     return found
 
 
-def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    """‖found − expected‖∞ / ‖expected‖∞."""
-    return float(np.abs(found - expected).max() / max(float(np.abs(expected).max()), 1e-30))
+def relative_error(found: np.ndarray, expected: np.ndarray, order: float = np.inf) -> float:
+    """‖found − expected‖ / ‖expected‖, of the largest element or, at order 2, of all together."""
+    norm = float(np.linalg.norm((found - expected).ravel(), order))
+    return norm / max(float(np.linalg.norm(expected.ravel(), order)), 1e-30)
 
 
 def verify(
@@ -87,26 +99,28 @@ def verify(
     """Check each set of graphs {set: {graph: file}} against torch at every size of BATCHES.
 
     Returns golden values (the inputs and torch's outputs at N = 2, arrays named as in `reference`) and the largest
-    relative error per "set/quantity". Raises ExportError naming the graph that disagrees.
+    relative error per "set/quantity", above TOLERANCE only where KINKED allows it. Raises ExportError naming the graph
+    that disagrees.
     """
     errors: dict[str, float] = {}
     for n in BATCHES:
         for attempt in range(ATTEMPTS):
             inputs = draw_inputs(image_shape, classes, features, n, seed=attempt)
             expected = reference(model, inputs)
-            now = {
-                f"{label}/{name}": relative_error(value, expected[name])
+            found = {
+                f"{label}/{name}": (value, expected[name])
                 for label, files in sets.items()
                 for name, value in run_graphs(files, theta, inputs).items()
             }
+            now = {k: relative_error(*pair) for k, pair in found.items()}
             if max(now.values()) <= TOLERANCE:
                 break
-        worst = max(now, key=lambda k: now[k])
-        if now[worst] > TOLERANCE:
-            raise ExportError(
-                f"expected every graph to agree with torch within {TOLERANCE:g}, but {worst} is off by "
-                f"{now[worst]:.1e} at N = {n}; this is a defect of deco-export for this model, please report it"
-            )
+        for k in sorted(now, key=lambda k: -now[k]):
+            kinked = k.endswith("gradient") and relative_error(*found[k], order=2) <= KINKED
+            if not now[k] <= TOLERANCE and not kinked:
+                raise ExportError(
+                    f"expected every graph to agree with torch within {TOLERANCE:g}, but {k} is off by {now[k]:.1e} "
+                    f"at N = {n}; this is a defect of deco-export for this model, please report it"
+                )
         errors = {k: max(v, errors.get(k, 0.0)) for k, v in now.items()}
-    golden = draw_inputs(image_shape, classes, features, 2, seed=attempt)
-    return {**golden, **reference(model, golden)}, errors
+    return {**inputs, **expected}, errors

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """Two 3×3 convolutions beside a shortcut; (N, in, H, W) → (N, out, H/stride, W/stride)."""
 
     def __init__(self, into: int, out: int, stride: int) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -92,6 +93,8 @@ class Bundle:
         """`guard.npz` or `demo/test.npz`: pixels (g, size, size, 3) uint8 and labels (g,) int64."""
         size = self.preprocessing.size
         pixels = self._array(name, "pixels", np.uint8, (None, size, size, 3))
+        if not len(pixels):
+            raise self._broken(name, "at least one image")
         return pixels, self._array(name, "labels", np.int64, (len(pixels),))
 
     def demo_labels(self) -> Ints:
@@ -105,25 +108,24 @@ class Bundle:
 
     def golden(self) -> dict[str, Floats]:
         """Inputs and expected outputs of the graphs, by the names given in docs/bundle.md."""
-        with self._archive("golden.npz") as archive:
-            return {name: archive[name] for name in archive.files}
-
-    def _archive(self, name: str) -> Any:
         try:
-            return np.load(self.path / name, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise self._broken(name, "a numpy file") from error
+            with np.load(self.path / "golden.npz", allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except Exception as error:  # as in _array
+            raise self._broken("golden.npz", "a numpy archive") from error
 
     def _array(self, name: str, key: str | None, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> Any:
         try:
-            loaded = self._archive(name)
+            loaded = np.load(self.path / name, allow_pickle=False)
             array = loaded if key is None else loaded[key]
-        except (KeyError, OSError, ValueError, EOFError) as error:
-            raise self._broken(name, f"an array {key}") from error
-        fits = array.ndim == len(shape) and all(
-            want in (None, got) for want, got in zip(shape, array.shape, strict=True)
+        except Exception as error:  # numpy, zipfile and zlib raise a dozen kinds, and have no common one
+            raise self._broken(name, f"an array {key}" if key else "an array") from error
+        fits = (
+            isinstance(array, np.ndarray)
+            and array.ndim == len(shape)
+            and all(want in (None, got) for want, got in zip(shape, array.shape, strict=True))
         )
-        if array.dtype != dtype or not fits:
+        if not fits or array.dtype != dtype:
             raise self._broken(name, f"{key or 'an array'} of {np.dtype(dtype)} and shape {shape}")
         return array
 
@@ -167,7 +169,9 @@ def write_manifest(
         "made_with": dict(made_with),
         "files": {p.relative_to(directory).as_posix(): sha256(p) for p in files},
     }
-    (directory / MANIFEST).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    # File names, and so classes, need not be text; what is not becomes \\udcXX, as JSON writes it.
+    (directory / MANIFEST).write_text(text, "utf-8", "backslashreplace")
 
 
 def open_bundle(path: Path) -> Bundle:
@@ -176,8 +180,8 @@ def open_bundle(path: Path) -> Bundle:
     Raises BundleError naming what is missing, altered, malformed or from a newer version.
     """
     manifest = path / MANIFEST
-    if not path.is_dir() or not manifest.is_file():
-        found = "nothing there" if not path.exists() else "no manifest.json in it" if path.is_dir() else "a file"
+    if not os.path.isfile(manifest):  # unlike Path.is_file, False also for what may not be looked at
+        found = "no manifest.json in it" if os.path.isdir(path) else "a file" if os.path.exists(path) else "nothing"
         raise BundleError(f"expected a bundle directory at {path}, but found {found}; make one with deco-export")
     try:
         data = manifest.read_bytes()
@@ -196,16 +200,22 @@ def open_bundle(path: Path) -> Bundle:
         bundle = _parse(path, hashlib.sha256(data).hexdigest(), content)
     except DecoError as error:
         raise BundleError(f"expected {manifest} to describe a bundle, but: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise BundleError(
             f"expected {manifest} to describe a bundle, but it is malformed ({type(error).__name__}: {error}); "
             "export again"
         ) from error
     for name, expected in bundle.files.items():
         file = path / name
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise BundleError(f"expected the bundle's file {file}, but it is missing; copy the bundle again")
-        if sha256(file) != expected:
+        try:
+            actual = sha256(file)
+        except OSError as error:
+            raise BundleError(
+                f"expected to read {file}, but the system says: {error.strerror}; copy it anew"
+            ) from error
+        if actual != expected:
             raise BundleError(f"expected {file} as it was exported, but its hash differs; copy the bundle again")
     return bundle
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +17,12 @@ import click
 
 from deco_runtime import recipe as recipes
 from deco_runtime import sources
-from deco_runtime.engine import engines, open_engine
+from deco_runtime.engine import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.terminal import exit_with
 
 if TYPE_CHECKING:
     from types import FrameType
-
-    from deco_runtime.run import Run
 
 STARTED = time.monotonic()
 
@@ -142,87 +141,39 @@ def deco_run(
         raise RuntimeMissingError(
             "expected OpenCV for capture, but found no module cv2; install 'deco-edge[device]' or the board's own"
         )
-    from deco_runtime.run import Run
+    from deco_runtime.prepare import Options, prepare  # not at the top: --help must not need OpenCV
 
-    run, skip = _prepare(
-        Run, bundle, state, engine, chosen, max_segments, test, stc, seed, events, no_learn, *given.popitem()
+    options = Options(
+        bundle=bundle,
+        state=state,
+        engine=engine,
+        recipe=chosen,
+        max_segments=max_segments,
+        test=test,
+        stc=stc,
+        seed=seed,
+        events=events,
+        learn=not no_learn,
     )
+    run, skip = prepare(options, *given.popitem(), started=STARTED)
 
     def stop(number: int, _: FrameType | None) -> None:
         run.stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    with run.view:
-        summary = run.go(skip)
-    run.events.close()
+    try:
+        with run.view:
+            summary = run.go(skip)
+    finally:
+        run.events.close()
     click.echo(json.dumps(summary))
     return 0
 
 
-def _prepare(
-    make: type[Run],
-    path: Path,
-    state_dir: Path | None,
-    engine_name: str,
-    recipe: recipes.Recipe,
-    max_segments: int | None,
-    test: Path | None,
-    stc: int,
-    seed: int,
-    events_path: Path | None,
-    no_learn: bool,
-    source_name: str,
-    source_value: Any,
-) -> tuple[Run, int]:
-    """Open everything a run needs, in the order in which mistakes are cheapest; the run and the frames to skip."""
-    import numpy as np
-
-    from deco_runtime import state as states
-    from deco_runtime.bundle import open_bundle
-    from deco_runtime.events import EventLog
-    from deco_runtime.learner import Learner
-    from deco_runtime.scoring import Scorer, read_test_folder
-    from deco_runtime.view import View
-
-    bundle = open_bundle(path)
-    engine = open_engine(bundle, engine_name)
-    view = View(f"{path.name} on {engine.name}")
-    directory = state_dir if state_dir is not None else path.resolve().with_name(path.resolve().name + "-state")
-    learner = restored = None
-    if not no_learn:
-        rng = np.random.default_rng(seed)
-        classes = len(bundle.classes)
-        learner = Learner(engine, bundle.parameters, bundle.weights(), bundle.buffer(), classes, recipe, rng)
-        restored, note = states.load(directory, bundle)
-        if note:
-            view.line(f"note: {note}")
-        if restored:
-            restored.restore(learner)
-            view.line(f"goes on from {directory}: {learner.segments} segments, {learner.retrains} updates")
-    scorer = None
-    if test is not None:
-        pixels, labels, note = read_test_folder(test, bundle)
-        if note:
-            view.line(f"note: {note}")
-        scorer = Scorer(engine, bundle.preprocessing, pixels, labels)
-    elif source_name == "demo" and (path / "demo" / "test.npz").is_file():
-        scorer = Scorer(engine, bundle.preprocessing, *bundle.labelled_pixels("demo/test.npz"))
-    request = sources.SourceRequest(
-        bundle.classes, bundle.preprocessing.size, stc, seed, bundle.trained_on(), bundle.path
-    )
-    log = EventLog(events_path)
-    source = sources.discover()[source_name].open_source(source_value, request)
-    skip = 0
-    if restored and not source.live and restored.source == source.name and restored.position:
-        skip = restored.position
-        view.line(f"goes on with {source.name} at frame {skip}")
-    run = make(bundle, engine, source, learner, directory, scorer, log, view, max_segments, recipe.segment, STARTED)
-    return run, skip
-
-
 def main() -> None:
     """Entry point: every DecoError becomes its sentence and exit code."""
+    warnings.simplefilter("ignore", RuntimeWarning)  # what is not finite is dropped, counted and reported
     code = exit_with(command())
     if any(thread.name == "capture" for thread in threading.enumerate()):
         # A thread stuck inside OpenCV would abort the interpreter if it came back while that is ending.

@@ -35,7 +35,7 @@ def gradient_distance(g_syn: Floats, g_real: Floats, parts: Sequence[slice]) -> 
     for part in parts:
         a, b = g_syn[part].astype(np.float64), g_real[part].astype(np.float64)
         norm_a, norm_b = np.linalg.norm(a) + TINY, np.linalg.norm(b) + TINY
-        cosine = a @ b / (norm_a * norm_b)
+        cosine = float(a @ b / (norm_a * norm_b))
         distance += 1.0 - cosine
         derivative[part] = (cosine * a / norm_a - b / norm_b) / norm_a
     return float(distance), derivative
@@ -133,7 +133,7 @@ def condense(
     theta: (P,) the deployed model, whose encoder the contrastive term uses. x_real (m, C, H, W), y_real (m,) and
     w_real (m,): active frames, m ≥ 1. draw_model: θ̃ from the generator. parts: slices of θ per layer, for
     `distance=layerwise`. check: called before each iteration; what it raises ends the loop with nothing changed.
-    A gradient that is not finite is dropped and counted; the other iterations stand.
+    A step that is not finite is dropped and counted; the other iterations stand.
     """
     x_syn, velocity = buffer.x_syn.copy(), buffer.velocity.copy()
     y_syn = buffer.y_syn
@@ -174,10 +174,11 @@ def condense(
             gradient += recipe.alpha * engine.feature_gradient(theta, x_syn[active], d_z[active])
             contrastive.append(loss)
         distances.append(distance)
-        if not np.isfinite(gradient).all():
+        moved = recipe.synthetic_momentum * velocity[active] + gradient  # opt_S of eq:final
+        x = x_syn[active] - recipe.synthetic_rate * moved
+        if not np.isfinite(x).all():
             dropped += 1
             continue
-        velocity[active] = recipe.synthetic_momentum * velocity[active] + gradient  # opt_S of eq:final
-        x_syn[active] -= recipe.synthetic_rate * velocity[active]
+        velocity[active], x_syn[active] = moved, x
 
     return Condensed(replace(buffer, x_syn=x_syn, velocity=velocity), distances, contrastive, dropped)

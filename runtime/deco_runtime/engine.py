@@ -6,6 +6,7 @@ batch, so an engine may cut a batch into micro-batches and add up.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pkgutil
 from collections.abc import Callable
@@ -112,19 +113,32 @@ def check_runtime() -> None:
         )
     try:
         import onnxruntime
-    except ImportError as error:
+
+        found = onnxruntime.__version__  # absent when an uninstall left an empty directory
+        version = tuple(int(part) for part in found.split(".")[:2])
+    except Exception as error:  # a broken or half-removed package raises anything
         raise RuntimeMissingError(
-            f"expected an onnxruntime that can be imported, but it fails with: {error}; reinstall it for this machine"
+            f"expected an onnxruntime that can be imported, but it fails with: {_line(error)}; "
+            "reinstall it for this machine"
         ) from error
-    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
     if version < OLDEST_RUNTIME:
         raise RuntimeMissingError(
-            f"expected onnxruntime {OLDEST_RUNTIME[0]}.{OLDEST_RUNTIME[1]} or newer, but found "
-            f"{onnxruntime.__version__}; upgrade it"
+            f"expected onnxruntime {OLDEST_RUNTIME[0]}.{OLDEST_RUNTIME[1]} or newer, but found {found}; upgrade it"
         )
 
 
 def runtime_packages() -> list[str]:
     """Names of the installed distributions that put files into the module `onnxruntime`, sorted."""
-    owners = metadata.packages_distributions().get("onnxruntime", [])
-    return sorted(set(owners))
+    owners = set()
+    for package in metadata.distributions():
+        claimed = (package.read_text("top_level.txt") or "").split()
+        files = package.read_text("RECORD") or ""
+        if "onnxruntime" in claimed or files.startswith("onnxruntime/") or "\nonnxruntime/" in files:
+            with contextlib.suppress(KeyError, OSError):  # no METADATA: what an upgrade left behind, not a package
+                owners.add(package.metadata["Name"])
+    return sorted(owners - {None})
+
+
+def _line(error: Exception) -> str:
+    """The first line of an error's message, or its kind if it has none."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

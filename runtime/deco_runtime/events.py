@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,7 +26,8 @@ class EventLog:
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = path.open("a", encoding="utf-8", buffering=1)
+                # File names need not be text; what is not becomes \\udcXX, as JSON writes it.
+                self._file = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
             except OSError as error:
                 raise UsageError(
                     f"expected --events to name a file that can be written, but {path}: {error.strerror}; change it"
@@ -32,7 +35,8 @@ class EventLog:
 
     def write(self, event: str, **figures: Any) -> None:
         """One event with its figures; numbers that JSON does not know (nan, inf) become null."""
-        if self._file is None:
+        file = self._file
+        if file is None:
             return
         line = {
             "event": event,
@@ -40,7 +44,17 @@ class EventLog:
             "monotonic": round(time.monotonic(), 3),
             **figures,
         }
-        self._file.write(json.dumps(_plain(line), ensure_ascii=False, allow_nan=False) + "\n")
+        try:
+            file.write(json.dumps(_plain(line), ensure_ascii=False, allow_nan=False) + "\n")
+        except OSError as error:  # a full disk; what is learned is worth more than its log
+            self._file = None
+            with contextlib.suppress(OSError):
+                file.close()
+            print(
+                f"warning: expected to write events to {file.name}, but the system says: {error.strerror}; "
+                "goes on without, free space",
+                file=sys.stderr,
+            )
 
     def close(self) -> None:
         """End the file."""
@@ -51,7 +65,7 @@ class EventLog:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
+        return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -13,6 +14,10 @@ CHOICES = {
     "distance": ("cosine", "layerwise"),
     "scope": ("joint", "per-class"),
 }
+MOST = 2**31 - 1
+"""Largest whole number that a recipe may hold."""
+LARGEST = sys.float_info.max
+"""Largest finite number; JSON knows larger whole ones."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Recipe:
     """α of eq:final, the weight of the contrastive term; 0 leaves it out."""
     temperature: float = 0.07
     """τ of eq:contrast."""
-    synthetic_rate: float = 10.0
+    synthetic_rate: float = 1.0
     """Learning rate of opt_S, the SGD on the condensed images."""
     synthetic_momentum: float = 0.5
     """Momentum of opt_S."""
@@ -60,13 +65,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("segment", "iterations", "retrain_interval", "retrain_batch"):
-            self._check(name, getattr(self, name) >= 1, "at least 1")
-        self._check("retrain_epochs", self.retrain_epochs >= 0, "at least 0")
+            self._check(name, 1 <= getattr(self, name) <= MOST, f"from 1 to {MOST}")
+        self._check("retrain_epochs", 0 <= self.retrain_epochs <= MOST, f"from 0 to {MOST}")
         self._check("threshold", 0 <= self.threshold < 1, "at least 0 and below 1")
         for name in ("epsilon", "temperature", "synthetic_rate", "retrain_rate"):
-            self._check(name, 0 < getattr(self, name) < float("inf"), "a finite number above 0")
+            self._check(name, 0 < getattr(self, name) <= LARGEST, "a finite number above 0")
         for name in ("alpha", "weight_decay"):
-            self._check(name, 0 <= getattr(self, name) < float("inf"), "a finite number of at least 0")
+            self._check(name, 0 <= getattr(self, name) <= LARGEST, "a finite number of at least 0")
         for name in ("synthetic_momentum", "retrain_momentum"):
             self._check(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
         for name, allowed in CHOICES.items():

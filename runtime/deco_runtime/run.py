@@ -1,14 +1,12 @@
 """The runtime loop: predict every frame, gather segments, learn from them, save, score, report.
 
 Two clocks. A replayed source (file, folder, demo) waits: each segment is learned before the next frame is taken, every
-frame counts, and a run is the same each time. A live source does not wait: the main thread predicts at camera rate, the
-learner thread owns θ, the buffer and the state; while it is busy with one segment one more may wait, and further
-ones are dropped and counted.
+frame counts, and a run is the same each time. A live source does not wait: the main thread predicts at camera rate,
+and the learner thread owns θ, the buffer and the state.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -20,9 +18,11 @@ import numpy as np
 
 from deco_runtime import state as states
 from deco_runtime.bundle import Bundle
+from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import Engine
 from deco_runtime.errors import StateError
 from deco_runtime.events import EventLog
+from deco_runtime.gather import Gatherer
 from deco_runtime.learner import Learner
 from deco_runtime.preprocess import preprocess
 from deco_runtime.scoring import Scorer
@@ -30,13 +30,10 @@ from deco_runtime.sources import FrameSource
 from deco_runtime.types import Floats, Frame, Segment
 from deco_runtime.view import View
 from deco_runtime.vote import pseudo_label
+from deco_runtime.worker import Cancelled, Worker
 
 SAVE_S = 60.0
 """Seconds between saves where no update of the model asks for one: a segment is worth less than an SD card."""
-
-
-class Cancelled(Exception):  # noqa: N818  (not an error: the run was asked to stop)
-    """The work in hand was given up because the run is stopping; nothing of it was kept."""
 
 
 class Run:
@@ -83,7 +80,7 @@ class Run:
         """
         threading.Thread(target=self._close_when_stopped, name="closer", daemon=True).start()
         self.events.write("source", action="opened", name=self.source.name, live=self.source.live, skipped=skip)
-        worker = _Worker(lambda segment: self._learn(segment, 0)) if self.source.live and self.learner else None
+        worker = Worker(lambda segment: self._learn(segment, 0)) if self.source.live and self.learner else None
         finished = False
         try:
             self._score("before")
@@ -115,9 +112,9 @@ class Run:
             self._score("after", check=lambda: None)
         return self._summary()
 
-    def _frame_loop(self, worker: _Worker | None, skip: int) -> bool:
+    def _frame_loop(self, worker: Worker | None, skip: int) -> bool:
         """Predict and gather until the source ends (True) or something stops the run (False)."""
-        gathered = _Gathered(self.bundle.image_shape, self._segment_size)
+        gathered = Gatherer(self.bundle.image_shape, self._segment_size)
         self._position = skip
         for number, frame in enumerate(self.source.frames()):
             if self.stop.is_set():
@@ -143,7 +140,7 @@ class Run:
             worker.drain()
         return not self.stop.is_set()
 
-    def _predict(self, frame: Frame, gathered: _Gathered) -> None:
+    def _predict(self, frame: Frame, gathered: Gatherer) -> None:
         x = preprocess(frame.pixels, self.bundle.preprocessing)
         logits, _ = self.engine.predict(self.theta, x[None])
         pseudo, confidence = pseudo_label(logits)
@@ -267,93 +264,3 @@ class Run:
             "seconds": time.monotonic() - self._started,
             "engine": self.engine.name,
         }
-
-
-class _Gathered:
-    """Frames of the segment in the making, in arrays allocated once."""
-
-    def __init__(self, image_shape: tuple[int, int, int], size: int) -> None:
-        self._image_shape, self._size = image_shape, size
-        self._start()
-
-    def _start(self) -> None:
-        self._n = 0
-        self._x = np.empty((self._size, *self._image_shape), np.float32)
-        self._pseudo, self._labels = np.empty(self._size, np.int64), np.empty(self._size, np.int64)
-        self._confidence = np.empty(self._size, np.float32)
-
-    def add(self, x: Floats, pseudo: int, confidence: float, label: int | None) -> None:
-        self._x[self._n], self._pseudo[self._n], self._confidence[self._n] = x, pseudo, confidence
-        self._labels[self._n] = -1 if label is None else label
-        self._n += 1
-
-    @property
-    def full(self) -> bool:
-        return self._n == self._size
-
-    def take(self) -> Segment:
-        segment = Segment(self._x, self._pseudo, self._confidence, self._labels)
-        self._start()
-        return segment
-
-
-class _Worker:
-    """The learner thread of a live run: one segment in work, one waiting, no more."""
-
-    def __init__(self, work: Callable[[Segment], None]) -> None:
-        self._work = work
-        self._failure: BaseException | None = None
-        self._waiting: queue.Queue[Segment | None] = queue.Queue(maxsize=1)
-        self._thread = threading.Thread(target=self._loop, name="learner", daemon=True)
-        self._thread.start()
-
-    def offer(self, segment: Segment) -> bool:
-        """Hand over a segment; False when one is waiting already. Raises what the learner raised, if it died."""
-        if self._failure is not None:
-            raise self._failure
-        try:
-            self._waiting.put_nowait(segment)
-        except queue.Full:
-            return False
-        return True
-
-    def drain(self) -> None:
-        """Wait until everything handed over is learned."""
-        while self._thread.is_alive() and self._waiting.unfinished_tasks:
-            time.sleep(0.05)
-        if self._failure is not None:
-            raise self._failure
-
-    def end(self) -> None:
-        """Stop after the work in hand, which `Run.stop` cuts short."""
-        while self._thread.is_alive():
-            try:
-                self._waiting.put(None, timeout=0.1)
-                break
-            except queue.Full:
-                continue
-        self._thread.join()
-
-    def _loop(self) -> None:
-        while (segment := self._waiting.get()) is not None:
-            try:
-                self._work(segment)
-            except Cancelled:
-                return
-            except BaseException as error:  # reaches the main thread, which ends the run with it
-                self._failure = error
-                return
-            finally:
-                self._waiting.task_done()
-
-
-def peak_memory_mb() -> float | None:
-    """Largest resident memory of this process so far in MB; None where the system does not say."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    import sys
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)

@@ -90,7 +90,7 @@ def save(directory: Path, state: LearnedState) -> int:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
-        if (directory / CURRENT).exists():
+        if _intact(directory / CURRENT):  # a damaged one must not take the place of the good one before it
             os.replace(directory / CURRENT, directory / PREVIOUS)
         os.replace(temporary, directory / CURRENT)
         _sync_directory(directory)
@@ -100,6 +100,14 @@ def save(directory: Path, state: LearnedState) -> int:
             "free space or choose another --state"
         ) from error
     return len(payload) + 32
+
+
+def _intact(path: Path) -> bool:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(data[32:]).digest() == data[:32]
 
 
 def _sync_directory(directory: Path) -> None:
@@ -116,16 +124,26 @@ def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | No
     """The newest good state in the directory (None when there is none), and a sentence when one had to be passed over.
 
     Raises StateError when the state belongs to another bundle or a newer version, or when files are there but none of
-    them can be used: learned state is never silently thrown away.
+    them can be used: learned state is never silently thrown away. Also when nothing could be saved
+    there; a missing directory is made.
     """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(directory, os.W_OK) else "it may not be written"
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        raise StateError(f"expected a place for learned state at {directory}, but: {reason}; choose another --state")
     complaints = []
     for name in (CURRENT, PREVIOUS):
         path = directory / name
-        if not path.exists():
+        if not os.path.lexists(path):
             continue
         try:
             state = _read(path, bundle)
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except StateError:
+            raise
+        except Exception as error:  # numpy, zipfile and json raise a dozen kinds
             complaints.append(f"{path} is damaged ({error})")
             continue
         note = f"{complaints[0]}; went on from the one before" if complaints else None
@@ -160,8 +178,9 @@ def _read(path: Path, bundle: Bundle) -> LearnedState:
         raise ValueError("its arrays do not fit the bundle")
     if not all(a.dtype == np.float32 for a in (theta, x_syn, velocity)):
         raise ValueError("its arrays are not float32")
-    counts = {name: int(meta["counts"][name]) for name in COUNTS}
+    np.random.default_rng(0).bit_generator.state = meta["generator"]  # raises unless it is one
+    counts, position = {name: meta["counts"][name] for name in COUNTS}, meta["position"]
+    if not all(type(n) is int and 0 <= n < 2**63 for n in (*counts.values(), position)):
+        raise ValueError("its counts are not whole numbers")
     buffer = CondensedBuffer(x_syn, initial.y_syn, velocity)
-    return LearnedState(
-        bundle.hash, theta, buffer, meta["generator"], counts, str(meta["source"]), int(meta["position"])
-    )
+    return LearnedState(bundle.hash, theta, buffer, meta["generator"], counts, str(meta["source"]), position)

@@ -23,8 +23,15 @@ def exit_with(command: click.Command) -> int:
         click.echo(f"error: {error}", err=True)
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        click.echo(f"error: {' '.join(error.format_message().split()).rstrip('.')}; see --help", err=True)
         return error.exit_code
+    except OSError as error:  # a path that may not be looked at, a name that is too long, a full disk
+        name, said = error.filename or "a file", error.strerror or error
+        click.echo(f"error: expected to use {name}, but the system says: {said}; check it", err=True)
+        return DecoError.exit_code
+    except MemoryError as error:
+        click.echo(f"error: expected enough memory, but: {error}; choose smaller sizes", err=True)
+        return DecoError.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED

@@ -37,7 +37,8 @@ def pseudo_label(logits: Floats) -> tuple[Ints, Floats]:
 def active_classes(pseudo: Ints, classes: int, threshold: float) -> Ints:
     """eq:filter with M = threshold · |I_t|: the classes that more than M frames voted for, sorted."""
     count = np.bincount(pseudo, minlength=classes)
-    return np.flatnonzero(count > threshold * len(pseudo))
+    exact = round(threshold * len(pseudo), 9)  # 0.29 · 100 is 28.999999999999996 in binary, and 29 votes are not more
+    return np.flatnonzero(count > exact)
 
 
 def vote(segment: Segment, classes: int, recipe: Recipe) -> Active:

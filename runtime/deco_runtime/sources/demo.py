@@ -35,7 +35,11 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
             f"expected a bundle with a stream of its own for --demo, but {request.bundle} has none; "
             "make one with deco-export --data digits, or name a --camera, --video or --images"
         )
-    return Demo(_capture.open_file(stream), np.load(labels, allow_pickle=False))
+    try:
+        truth = np.load(labels, allow_pickle=False).astype(np.int64, casting="safe").reshape(-1)
+    except Exception as error:  # numpy raises a dozen kinds
+        raise SourceError(f"expected the classes of the demo stream in {labels}, found none; copy it again") from error
+    return Demo(_capture.open_file(stream), truth)
 
 
 class Demo:

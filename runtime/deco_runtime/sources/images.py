@@ -52,6 +52,7 @@ def stc_order(labels: Sequence[int], stc: int, seed: int) -> Ints:
     """
     if stc < 1:
         raise UsageError(f"expected at least 1 consecutive image of a class (--stc), found {stc}: raise it")
+    stc = min(stc, len(labels) + 1)  # beyond that it changes nothing, and numpy's integers end somewhere
     rng = np.random.default_rng(seed)
     classes, of_class = np.unique(np.asarray(labels, dtype=np.int64), return_inverse=True)
     members = [rng.permutation(np.flatnonzero(of_class == k)) for k in range(len(classes))]

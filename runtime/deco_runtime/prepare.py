@@ -1,0 +1,102 @@
+"""Open everything a run needs, in the order in which mistakes are cheapest to meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deco_runtime import sources
+from deco_runtime import state as states
+from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.engine import Engine, open_engine
+from deco_runtime.events import EventLog
+from deco_runtime.learner import Learner
+from deco_runtime.recipe import Recipe
+from deco_runtime.run import Run
+from deco_runtime.scoring import Scorer, read_test_folder
+from deco_runtime.view import View
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked of a run; see `deco-run --help`."""
+
+    bundle: Path
+    state: Path | None
+    engine: str
+    recipe: Recipe
+    max_segments: int | None
+    test: Path | None
+    stc: int
+    seed: int
+    events: Path | None
+    learn: bool
+
+
+def prepare(options: Options, source_name: str, source_value: Any, started: float) -> tuple[Run, int]:
+    """A run that is ready to go, and the frames of its source to skip because they lie behind the learned state.
+
+    source_name, source_value: the source option given and its value. started: monotonic time the program began.
+    Raises the DecoError of whatever cannot be used.
+    """
+    bundle = open_bundle(options.bundle)
+    engine = open_engine(bundle, options.engine)
+    view = View(f"{options.bundle.name} on {engine.name}")
+    whole = options.bundle.resolve()
+    directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
+    learner = restored = None
+    if options.learn:
+        rng = np.random.default_rng(options.seed)
+        learner = Learner(
+            engine, bundle.parameters, bundle.weights(), bundle.buffer(), len(bundle.classes), options.recipe, rng
+        )
+        restored, note = states.load(directory, bundle)
+        if note:
+            view.line(f"note: {note}")
+        if restored:
+            restored.restore(learner)
+            view.line(f"goes on from {directory}: {learner.segments} segments, {learner.retrains} updates")
+    scorer = _scorer(options, source_name, bundle, engine, view)
+    request = sources.SourceRequest(
+        classes=bundle.classes,
+        size=bundle.preprocessing.size,
+        stc=options.stc,
+        seed=options.seed,
+        trained_on=bundle.trained_on(),
+        bundle=bundle.path,
+    )
+    events = EventLog(options.events)
+    source = sources.discover()[source_name].open_source(source_value, request)
+    skip = 0
+    if restored and not source.live and restored.source == source.name and restored.position:
+        skip = restored.position
+        view.line(f"goes on with {source.name} at frame {skip}")
+    run = Run(
+        bundle,
+        engine,
+        source,
+        learner,
+        directory,
+        scorer,
+        events,
+        view,
+        options.max_segments,
+        options.recipe.segment,
+        started,
+    )
+    return run, skip
+
+
+def _scorer(options: Options, source_name: str, bundle: Bundle, engine: Engine, view: View) -> Scorer | None:
+    """For `--test`, or for `--demo` the bundle's own test images."""
+    if options.test is not None:
+        pixels, labels, note = read_test_folder(options.test, bundle)
+        if note:
+            view.line(f"note: {note}")
+        return Scorer(engine, bundle.preprocessing, pixels, labels)
+    if source_name == "demo" and "demo/test.npz" in bundle.files:
+        return Scorer(engine, bundle.preprocessing, *bundle.labelled_pixels("demo/test.npz"))
+    return None

@@ -1,0 +1,48 @@
+"""An engine small enough to be checked by hand: a linear model with softmax, in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from deco_runtime.types import Floats
+
+
+class LinearEngine:
+    """logits = x·Wᵀ and features = x, both of the flattened image; θ is W (K, D) flattened, so P = K·D.
+
+    Sums are taken in float64 and rounded to float32 once, at the end.
+    """
+
+    name = "linear"
+
+    def __init__(self, classes: int) -> None:
+        """classes: K; D follows from the images."""
+        self.classes = classes
+
+    def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
+        weights, flat = self._double(theta, x)
+        return (flat @ weights.T).astype(np.float32), flat.astype(np.float32)
+
+    def weight_gradient(self, theta: Floats, x: Floats, t: Floats) -> tuple[float, Floats]:
+        weights, flat = self._double(theta, x)
+        loss, slope = _cross_entropy(flat @ weights.T, t)
+        return loss, (slope.T @ flat).reshape(-1).astype(np.float32)
+
+    def input_gradient(self, theta: Floats, x: Floats, t: Floats) -> Floats:
+        weights, flat = self._double(theta, x)
+        _, slope = _cross_entropy(flat @ weights.T, t)
+        return (slope @ weights).reshape(x.shape).astype(np.float32)
+
+    def feature_gradient(self, theta: Floats, x: Floats, u: Floats) -> Floats:
+        return u.reshape(x.shape).astype(np.float32)
+
+    def _double(self, theta: Floats, x: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        return theta.astype(np.float64).reshape(self.classes, -1), x.astype(np.float64).reshape(len(x), -1)
+
+
+def _cross_entropy(logits: npt.NDArray[np.float64], t: Floats) -> tuple[float, npt.NDArray[np.float64]]:
+    """L = −Σ t·log softmax(logits) and its gradient on the logits (N, K)."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    weights = t.astype(np.float64)
+    return float(-(weights * log_p).sum()), np.exp(log_p) * weights.sum(axis=1, keepdims=True) - weights

@@ -1,0 +1,411 @@
+"""The bundle: what is opened, and every kind of damage met by a BundleError that names the file."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from deco_runtime.bundle import FILES, MANIFEST, Bundle, open_bundle, sha256, write_manifest
+from deco_runtime.errors import BundleError
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+on_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@pytest.fixture
+def copy(tmp_path: Path, bundle_path: Path) -> Path:
+    """A copy of the small bundle that a test may damage."""
+    return shutil.copytree(bundle_path, tmp_path / "copy")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, bundle_path: Path) -> Path:
+    """As `copy`, for tests that put back what they change."""
+    return shutil.copytree(bundle_path, tmp_path_factory.mktemp("shared") / "copy")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((path / MANIFEST).read_text("utf-8"))
+    return content
+
+
+def write_json(path: Path, content: Any) -> None:
+    (path / MANIFEST).write_text(json.dumps(content), "utf-8")
+
+
+def change(path: Path, **values: Any) -> None:
+    """Put other values into the manifest."""
+    write_json(path, {**read_manifest(path), **values})
+
+
+def replace_file(path: Path, name: str, data: bytes) -> None:
+    """Put other bytes into a file, and its hash into the manifest."""
+    (path / name).write_bytes(data)
+    manifest = read_manifest(path)
+    manifest["files"][name] = sha256(path / name)
+    write_json(path, manifest)
+
+
+def npy(array: Any) -> bytes:
+    memory = io.BytesIO()
+    np.save(memory, array)
+    return memory.getvalue()
+
+
+def npz(**arrays: Any) -> bytes:
+    memory = io.BytesIO()
+    np.savez(memory, **arrays)
+    return memory.getvalue()
+
+
+def read_everything(bundle: Bundle) -> None:
+    bundle.weights()
+    bundle.buffer()
+    bundle.labelled_pixels("guard.npz")
+    bundle.trained_on()
+    bundle.golden()
+
+
+def test_an_exported_bundle_opens(bundle_path: Path) -> None:
+    bundle = open_bundle(bundle_path)
+    assert bundle.path == bundle_path
+    assert bundle.hash == sha256(bundle_path / MANIFEST)
+    assert bundle.classes == tuple("0123456789")
+    assert bundle.image_shape == (3, 16, 16)
+    assert set(FILES) <= set(bundle.files)
+    assert "portable" in bundle.engines
+    assert len(bundle.weights()) == bundle.weight_count == sum(p.size for p in bundle.parameters)
+    buffer = bundle.buffer()
+    assert buffer.ipc == 2
+    assert buffer.x_syn.shape == (20, 3, 16, 16)
+    assert np.bincount(buffer.y_syn).tolist() == [2] * 10
+    assert not buffer.velocity.any()
+    pixels, labels = bundle.labelled_pixels("guard.npz")
+    assert pixels.dtype == np.uint8
+    assert len(pixels) == len(labels) > 0
+    assert bundle.golden()["logits"].shape == (2, 10)
+    assert set(bundle.demo_labels()) <= set(range(10))
+
+
+def test_fingerprints_of_the_training_images(copy: Path) -> None:
+    replace_file(copy, "trained_on.txt", b"00ff\n1234\n\xff\n")
+    assert {"00ff", "1234"} <= open_bundle(copy).trained_on()
+
+
+def test_what_is_written_is_read(copy: Path) -> None:
+    old = open_bundle(copy)
+    classes = ("Äpfel", "caf\udce9", *old.classes[2:])  # a class folder's name need not be text
+    made_with = {"seed": 1}
+    write_manifest(copy, classes, old.preprocessing, old.parameters, old.features, old.engines, old.recipe, made_with)
+    new = open_bundle(copy)
+    assert new == replace(old, hash=new.hash, classes=classes, made_with=made_with)
+    assert new.hash != old.hash
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda path: None, "found nothing"),
+        (lambda path: path.touch(), "found a file"),
+        (lambda path: path.mkdir(), "found no manifest.json in it"),
+        (lambda path: (path / MANIFEST).mkdir(parents=True), "found no manifest.json in it"),
+        (lambda path: path.symlink_to(path), "found nothing"),
+    ],
+)
+def test_no_bundle_at_all(tmp_path: Path, make: Callable[[Path], Any], found: str) -> None:
+    make(tmp_path / "bundle")
+    with pytest.raises(
+        BundleError, match=f"^expected a bundle directory at .*, but {found}; make one with deco-export"
+    ):
+        open_bundle(tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a/" * 3000, "nul\0", "\udcff"])
+def test_a_name_that_no_bundle_can_have(name: str) -> None:
+    with pytest.raises(BundleError, match="expected a bundle directory"):
+        open_bundle(Path(name))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"", b"{", b"hello", b"\xff\xfe", b"[]", b"null", b"3", b'"schema"', b"{}"),
+        b'{"schema": ' + b"9" * 5000 + b"}",
+        b'{"schema": 1, "x": ' + b"[" * 995 + b"]" * 995 + b"}",
+        b"[" * 100_000,
+    ],
+    ids=lambda text: repr(text[:20]),
+)
+def test_a_manifest_that_is_none(copy: Path, text: bytes) -> None:
+    (copy / MANIFEST).write_bytes(text)
+    with pytest.raises(BundleError, match=r"^expected .*manifest.json to"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize("schema", [0, 2, 99, 1.5, "1", None, [1], {"a": 1}])
+def test_another_schema(copy: Path, schema: Any) -> None:
+    change(copy, schema=schema)
+    with pytest.raises(BundleError, match=r"^expected a bundle of schema 1, but .* is of schema .*; use the deco-edge"):
+        open_bundle(copy)
+
+
+def test_a_newer_schema_may_look_quite_different(copy: Path) -> None:
+    write_json(copy, {"schema": 2})
+    with pytest.raises(BundleError, match="is of schema 2"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize("where", [0, -1])
+def test_one_changed_byte_in_any_file(shared: Path, where: int) -> None:
+    for name in open_bundle(shared).files:
+        good = (shared / name).read_bytes()
+        bad = bytearray(good)
+        bad[where] ^= 1
+        (shared / name).write_bytes(bad)
+        with pytest.raises(BundleError, match="as it was exported, but its hash differs") as caught:
+            open_bundle(shared)
+        assert str(shared / name) in str(caught.value)
+        (shared / name).write_bytes(good)
+    open_bundle(shared)
+
+
+def test_any_missing_file(shared: Path) -> None:
+    for name in open_bundle(shared).files:
+        (shared / name).rename(shared / "aside")
+        with pytest.raises(BundleError, match="but it is missing; copy the bundle again") as caught:
+            open_bundle(shared)
+        assert str(shared / name) in str(caught.value)
+        (shared / "aside").rename(shared / name)
+    open_bundle(shared)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="/proc/self/mem stands for a bad sector")
+def test_a_file_that_cannot_be_read(copy: Path) -> None:
+    (copy / "weights.npy").unlink()
+    (copy / "weights.npy").symlink_to("/proc/self/mem")
+    with pytest.raises(BundleError, match=r"expected to read .*weights.npy, but the system says"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_without_a_hash(copy: Path, name: str) -> None:
+    manifest = read_manifest(copy)
+    del manifest["files"][name]
+    write_json(copy, manifest)
+    with pytest.raises(BundleError, match=f"no hash of {name}"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "graphs/../../x", "..", "..\\x", "graphs\\x"])
+def test_names_that_lead_elsewhere(copy: Path, name: str) -> None:
+    change(copy, files={**read_manifest(copy)["files"], name: "0"})
+    with pytest.raises(BundleError, match="file name"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize("name", ["", ".", "a" * 5000, "nul\0", "\udcff", "graphs"])
+def test_names_of_no_file(copy: Path, name: str) -> None:
+    change(copy, files={**read_manifest(copy)["files"], name: "0"})
+    with pytest.raises(BundleError, match="missing"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize("classes", [[], ["one"], ["a", "b", "a"], [1, "1"], None, 7, "x"])
+def test_wrong_classes(copy: Path, classes: Any) -> None:
+    change(copy, classes=classes)
+    with pytest.raises(BundleError, match="malformed"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"offset": 1},
+        {"offset": -1},
+        {"offset": None},
+        {"offset": 10**40},
+        {"kind": "cauchy"},
+        {"kind": None},
+        {"a": float("nan")},
+        {"b": float("inf")},
+        {"a": 10**400},
+        {"a": "much"},
+        {"shape": [8, 3, 3, 0]},
+        {"shape": [8, 3, 3, -3]},
+        {"shape": [8, 3, 3, 2]},
+        {"shape": [8, 3, 3, 3.0]},
+        {"shape": [8, 3, 3, True]},
+        {"shape": [2**31]},
+        {"shape": 216},
+        {"shape": None},
+    ],
+)
+def test_wrong_parameters(copy: Path, values: dict[str, Any]) -> None:
+    first, *others = read_manifest(copy)["parameters"]
+    change(copy, parameters=[{**first, **values}, *others])
+    with pytest.raises(BundleError, match="malformed"):
+        open_bundle(copy)
+
+
+def test_parameters_out_of_order(copy: Path) -> None:
+    first, second, *others = read_manifest(copy)["parameters"]
+    change(copy, parameters=[second, first, *others])
+    with pytest.raises(BundleError, match=r"parameter '0.bias'"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"size": 0},
+        {"size": "16"},
+        {"size": True},
+        {"size": 2**31},
+        {"mean": [0.5, 0.5]},
+        {"mean": 0.5},
+        {"mean": [0.5, 0.5, float("nan")]},
+        {"std": [0.5, 0.5, 0]},
+        {"std": [-1, 1, 1]},
+        {"std": [[1], 1, 1]},
+        {"std": None},
+    ],
+)
+def test_wrong_preprocessing(copy: Path, values: dict[str, Any]) -> None:
+    change(copy, preprocessing={**read_manifest(copy)["preprocessing"], **values})
+    with pytest.raises(BundleError, match="malformed"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize("recipe", [{"segment": 0}, {"segment": 1.5}, {"alpha": 10**400}, {"unknown": 1}, [], None])
+def test_a_wrong_recipe(copy: Path, recipe: Any) -> None:
+    change(copy, recipe=recipe)
+    with pytest.raises(BundleError, match=r"expected .*manifest.json to describe a bundle, but"):
+        open_bundle(copy)
+
+
+WRONG_FILES = {
+    "weights.npy": {
+        "empty": b"",
+        "text": b"hello",
+        "no zip": b"PK\x03\x04" + bytes(60),
+        "a zip": npz(a=np.zeros(2130, np.float32)),
+        "float64": npy(np.zeros(2130)),
+        "big-endian": npy(np.zeros(2130, ">f4")),
+        "longer": npy(np.zeros(2131, np.float32)),
+        "two dimensions": npy(np.zeros((2130, 1), np.float32)),
+        "scalar": npy(np.float32(1)),
+        "pickled": npy(np.array([object], dtype=object)),
+        "cut": npy(np.zeros(2130, np.float32))[:-1],
+        "huge": npy(np.zeros(2130, np.float32)).replace(b"(2130,)", b"(2**9,)"),
+        "far too long": npy(np.zeros(10**9, np.void)).replace(b"|V0", b"<f4"),
+    },
+    "buffer.npz": {
+        "one array": npy(np.zeros(20, np.float32)),
+        "no zip": b"PK\x03\x04" + bytes(60),
+        "without labels": npz(x_syn=np.zeros((20, 3, 16, 16), np.float32)),
+        "without images": npz(y_syn=np.repeat(np.arange(10), 2)),
+        "fewer labels": npz(x_syn=np.zeros((20, 3, 16, 16), np.float32), y_syn=np.arange(10)),
+        "int32 labels": npz(x_syn=np.zeros((10, 3, 16, 16), np.float32), y_syn=np.arange(10, dtype=np.int32)),
+        "other size": npz(x_syn=np.zeros((20, 3, 8, 8), np.float32), y_syn=np.repeat(np.arange(10), 2)),
+        "uneven": npz(x_syn=np.zeros((11, 3, 16, 16), np.float32), y_syn=np.r_[np.arange(10), 0]),
+        "a class missing": npz(x_syn=np.zeros((10, 3, 16, 16), np.float32), y_syn=np.r_[np.arange(9), 0]),
+        "labels out of range": npz(x_syn=np.zeros((11, 3, 16, 16), np.float32), y_syn=np.arange(11)),
+        "labels negative": npz(x_syn=np.zeros((11, 3, 16, 16), np.float32), y_syn=np.arange(-1, 10)),
+        "nothing": npz(x_syn=np.zeros((0, 3, 16, 16), np.float32), y_syn=np.zeros(0, np.int64)),
+        "pickled": npz(x_syn=np.array([object], dtype=object), y_syn=np.arange(10)),
+    },
+    "guard.npz": {
+        "other size": npz(pixels=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4)),
+        "float pixels": npz(pixels=np.zeros((4, 16, 16, 3), np.float32), labels=np.arange(4)),
+        "fewer labels": npz(pixels=np.zeros((4, 16, 16, 3), np.uint8), labels=np.arange(3)),
+        "nothing": npz(pixels=np.zeros((0, 16, 16, 3), np.uint8), labels=np.arange(0)),
+    },
+    "golden.npz": {
+        "empty": b"",
+        "one array": npy(np.zeros(3)),
+        "no zip": b"PK\x03\x04" + bytes(60),
+        "text": b"hello",
+        "pickled": npz(x=np.array([object], dtype=object)),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [(name, data) for name, kinds in WRONG_FILES.items() for data in kinds.values()],
+    ids=[f"{name} {kind}" for name, kinds in WRONG_FILES.items() for kind in kinds],
+)
+def test_wrong_files_with_a_right_hash(copy: Path, name: str, data: bytes) -> None:
+    replace_file(copy, name, data)
+    bundle = open_bundle(copy)
+    with pytest.raises(
+        BundleError, match=r"^expected .* to hold .*, but it does not; export the bundle again$"
+    ) as caught:
+        read_everything(bundle)
+    assert name in str(caught.value)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([0, 1, -1, 10**400, "1", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) in a JSON value."""
+    if isinstance(value, dict):
+        here = list(value.items())
+    elif isinstance(value, list):
+        here = list(enumerate(value))
+    else:
+        return []
+    return [(value, key) for key, _ in here] + [place for _, inner in here for place in places(inner)]
+
+
+@given(data=st.data())
+@on_one_directory
+def test_any_change_of_the_manifest_is_met(shared: Path, data: st.DataObject) -> None:
+    good = (shared / MANIFEST).read_bytes()
+    manifest = json.loads(good)
+    for _ in range(data.draw(st.integers(1, 2))):
+        everywhere = places(manifest)
+        if not everywhere:
+            break
+        container, key = everywhere[data.draw(st.integers(0, len(everywhere) - 1))]
+        what = data.draw(st.sampled_from(["replace", "replace", "remove", "add"]))
+        if what == "remove":
+            del container[key]
+        elif what == "add" and isinstance(container, dict):
+            container[data.draw(st.text())] = data.draw(json_values)
+        else:
+            container[key] = data.draw(json_values)
+    try:
+        write_json(shared, manifest)
+        read_everything(open_bundle(shared))
+    except BundleError:
+        pass
+    finally:
+        (shared / MANIFEST).write_bytes(good)
+
+
+@given(st.binary(max_size=40), st.integers(0, 8000), st.integers(0, 8000))
+@example(b"", 0, 0)
+@on_one_directory
+def test_any_bytes_in_the_manifest_are_met(shared: Path, junk: bytes, start: int, length: int) -> None:
+    good = (shared / MANIFEST).read_bytes()
+    try:
+        (shared / MANIFEST).write_bytes(good[:start] + junk + good[start + length :])
+        read_everything(open_bundle(shared))
+    except BundleError:
+        pass
+    finally:
+        (shared / MANIFEST).write_bytes(good)

@@ -1,0 +1,270 @@
+"""deco-run as its users run it: real processes, real signals, real sockets, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from deco_runtime import state as states
+from deco_runtime.bundle import open_bundle
+from mjpeg_server import mjpeg_server
+
+COMMAND = [sys.executable, "-c", "from deco_runtime.cli import main; main()"]
+QUICK = ["segment=16", "retrain_interval=2", "retrain_epochs=3", "iterations=2"]
+VIDEOS = Path(__file__).parents[2].parent / "shared" / "data" / "videos"
+
+
+def arguments(bundle: Path, *more: str, recipe: list[str] = QUICK) -> list[str]:
+    settings = [text for setting in recipe for text in ("--set", setting)]
+    return [*COMMAND, "--bundle", str(bundle), *settings, *more]
+
+
+def run(bundle: Path, *more: str, recipe: list[str] = QUICK, expect: int = 0) -> tuple[dict, str]:
+    """Run to the end; the summary (empty for a failure) and what was said on stderr."""
+    done = subprocess.run(arguments(bundle, *more, recipe=recipe), capture_output=True, text=True, timeout=120)
+    assert done.returncode == expect, done.stderr
+    assert "Traceback" not in done.stderr
+    return json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}, done.stderr
+
+
+def events(path: Path, kind: str | None = None) -> list[dict]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in lines if kind in (None, line["event"])]
+
+
+def learned(directory: Path, bundle: Path) -> states.LearnedState:
+    state, note = states.load(directory, open_bundle(bundle))
+    assert state is not None
+    assert note is None
+    return state
+
+
+def same(a: states.LearnedState, b: states.LearnedState) -> bool:
+    arrays = (("theta",), ("buffer", "x_syn"), ("buffer", "velocity"))
+    for names in arrays:
+        left, right = a, b
+        for name in names:
+            left, right = getattr(left, name), getattr(right, name)
+        if not np.array_equal(left, right):
+            return False
+    return a.generator == b.generator and a.counts == b.counts and a.position == b.position
+
+
+def test_demo_learns_scores_and_reports(bundle_path: Path, tmp_path: Path) -> None:
+    summary, said = run(
+        bundle_path, "--demo", "--state", f"{tmp_path}/s", "--events", f"{tmp_path}/e", "--max-segments", "5"
+    )
+    assert summary["segments"] == 5
+    assert summary["retrains"] == 2
+    assert summary["frames"] == 80
+    assert 0.5 < summary["frozen"] <= 1
+    assert 0.5 < summary["learned"] <= 1
+    assert "before: deployed model" in said
+    assert "after: deployed model" in said
+    lines = events(tmp_path / "e")
+    for line in lines:
+        assert {"event", "time", "monotonic"} <= line.keys()
+    assert [line["number"] for line in lines if line["event"] == "segment"] == [1, 2, 3, 4, 5]
+    assert [line["when"] for line in lines if line["event"] == "score"] == ["before", "during", "during", "after"]
+    assert [line["action"] for line in lines if line["event"] == "source"] == ["opened", "ended"]
+    first = events(tmp_path / "e", "segment")[0]
+    assert sum(first["votes"].values()) == 16
+    assert 0 <= first["kept"] <= 1
+    assert len(first["distance"]) == 2
+    retrain = events(tmp_path / "e", "retrain")[0]
+    assert retrain["accepted"]
+    assert retrain["loss"][1] < retrain["loss"][0]
+    state = learned(tmp_path / "s", bundle_path)
+    assert state.counts == {"segments": 5, "since_retrain": 1, "retrains": 2, "dropped": 0}
+    assert state.position == 80
+    assert not np.array_equal(state.theta, open_bundle(bundle_path).weights())
+    assert summary["learned"] == events(tmp_path / "e", "score")[-1]["deployed"]
+
+
+@pytest.mark.parametrize("name", ["portable", "ort-training"])
+def test_both_engines_learn_the_same(name: str, bundle_path: Path, tmp_path: Path) -> None:
+    from deco_runtime.engine import engines
+
+    if reason := engines()[name].unusable(open_bundle(bundle_path)):
+        pytest.skip(reason)
+    summary, _ = run(bundle_path, "--demo", "--state", f"{tmp_path}/s", "--engine", name, "--max-segments", "2")
+    assert summary["engine"] == name
+    run(bundle_path, "--demo", "--state", f"{tmp_path}/p", "--engine", "portable", "--max-segments", "2")
+    a, b = (learned(tmp_path / d, bundle_path).theta for d in ("s", "p"))
+    assert np.abs(a - b).max() <= 1e-3 * np.abs(b).max()
+
+
+def test_a_run_goes_on_where_the_last_one_stopped(bundle_path: Path, tmp_path: Path) -> None:
+    run(bundle_path, "--demo", "--state", f"{tmp_path}/whole", "--max-segments", "5")
+    for count in ("1", "2", "2"):
+        _, said = run(bundle_path, "--demo", "--state", f"{tmp_path}/parts", "--max-segments", count)
+    assert "goes on with" in said
+    assert same(learned(tmp_path / "whole", bundle_path), learned(tmp_path / "parts", bundle_path))
+
+
+def test_kill_nine_at_any_moment_loses_nothing_but_time(bundle_path: Path, tmp_path: Path) -> None:
+    """A run killed again and again ends with the very state of one that was left alone."""
+    recipe = ["segment=16", "retrain_interval=1", "retrain_epochs=3", "iterations=2"]
+    more = ["--demo", "--max-segments", "12"]
+    run(bundle_path, *more, "--state", f"{tmp_path}/whole", recipe=recipe)
+    target = learned(tmp_path / "whole", bundle_path)
+    chance = random.Random(0)
+    kills = 0
+    for _ in range(40):
+        state, _ = states.load(tmp_path / "killed", open_bundle(bundle_path))
+        left = 12 - (state.counts["segments"] if state else 0)
+        if left == 0:
+            break
+        command = arguments(
+            bundle_path, "--demo", "--max-segments", str(left), "--state", f"{tmp_path}/killed", recipe=recipe
+        )
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = state.counts["segments"] if state else 0
+        if kills < 4:
+            wait_for_progress(tmp_path / "killed", before)
+            time.sleep(chance.uniform(0, 0.3))
+            if process.poll() is None:
+                process.kill()
+                kills += 1
+        assert process.wait(60) in (0, -signal.SIGKILL)
+    assert kills >= 3
+    assert same(learned(tmp_path / "killed", bundle_path), target)
+
+
+def wait_for_progress(directory: Path, before: int) -> None:
+    """Until the state file was written anew."""
+    file = directory / states.CURRENT
+    old = file.stat().st_mtime_ns if file.exists() else 0
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if file.exists() and file.stat().st_mtime_ns != old:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no progress beyond {before} segments")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_cleanly_and_quickly(number: signal.Signals, bundle_path: Path, tmp_path: Path) -> None:
+    """Even in the middle of a long retraining: what was condensed is kept, the update is taken up by the next run."""
+    recipe = ["segment=16", "retrain_interval=2", "retrain_epochs=100000", "iterations=2"]
+    log = tmp_path / "e"
+    command = arguments(
+        bundle_path, "--demo", "--state", f"{tmp_path}/s", "--events", str(log), 
+        recipe=recipe,
+    )  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (log.exists() and len(events(log, "segment")) >= 2):
+        time.sleep(0.05)
+    time.sleep(0.3)  # now it retrains, for hours
+    process.send_signal(number)
+    sent = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 10
+    assert process.returncode == 0
+    assert "Traceback" not in err
+    assert json.loads(out)["segments"] == 2
+    state = learned(tmp_path / "s", bundle_path)
+    assert state.counts == {"segments": 2, "since_retrain": 2, "retrains": 0, "dropped": 0}
+    summary, _ = run(bundle_path, "--demo", "--state", f"{tmp_path}/s", "--max-segments", "1")
+    assert summary["retrains"] == 1  # the one that was due
+    run(bundle_path, "--demo", "--state", f"{tmp_path}/whole", "--max-segments", "3")
+    assert same(learned(tmp_path / "s", bundle_path), learned(tmp_path / "whole", bundle_path))
+
+
+def test_a_finished_stream_starts_over(bundle_path: Path, tmp_path: Path) -> None:
+    recipe = ["segment=400", "retrain_interval=9", "iterations=1"]
+    for segments in (3, 6):
+        run(bundle_path, "--demo", "--state", f"{tmp_path}/s", recipe=recipe)
+        state = learned(tmp_path / "s", bundle_path)
+        assert state.counts["segments"] == segments
+        assert state.position == 0
+
+
+def test_plain_inference_learns_and_saves_nothing(bundle_path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "bundle"
+    shutil.copytree(bundle_path, copy)
+    summary, _ = run(copy, "--demo", "--no-learn", "--events", f"{tmp_path}/e", "--max-segments", "4")
+    assert summary["learned"] == summary["frozen"]
+    assert summary["retrains"] == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "e"]
+    assert [sum(e["votes"].values()) for e in events(tmp_path / "e", "segment")] == [16] * 4
+
+
+def write_folder(bundle: Path, root: Path, per_class: int) -> None:
+    """Digits of the bundle's test images as root/<class>/<n>.png."""
+    import cv2
+
+    opened = open_bundle(bundle)
+    pixels, labels = opened.labelled_pixels("demo/test.npz")
+    for c, name in enumerate(opened.classes):
+        (root / name).mkdir(parents=True)
+        for i, image in enumerate(pixels[labels == c][:per_class]):
+            assert cv2.imwrite(str(root / name / f"{i}.png"), image)
+
+
+def test_a_folder_as_a_stream_with_hidden_labels(bundle_path: Path, tmp_path: Path) -> None:
+    write_folder(bundle_path, tmp_path / "images", 12)
+    (tmp_path / "images" / "3" / "broken.png").write_bytes(b"\x89PNG nonsense")
+    more = ["--images", f"{tmp_path}/images", "--stc", "12", "--test", f"{tmp_path}/images"]
+    summary, said = run(bundle_path, *more, "--state", f"{tmp_path}/s", "--events", f"{tmp_path}/e")
+    assert summary["frames"] == 120
+    assert summary["segments"] == 7
+    assert "broken.png" in said
+    assert summary["stream_accuracy"] == pytest.approx(summary["frozen"], abs=0.15)
+    assert any(line["pseudo_accuracy"] is not None for line in events(tmp_path / "e", "segment"))
+
+
+def test_a_live_stream_learns_in_its_own_thread(bundle_path: Path, tmp_path: Path) -> None:
+    import cv2
+
+    pixels, labels = open_bundle(bundle_path).labelled_pixels("demo/test.npz")
+    ones = [cv2.resize(p, (64, 48)) for p in pixels[labels == 1][:8]]
+    with mjpeg_server(lambda i: ones[i % 8], fps=200) as url:
+        summary, _ = run(
+            bundle_path, "--video", url, "--state", f"{tmp_path}/s", "--events", f"{tmp_path}/e", "--max-segments", "4"
+        )
+    assert summary["segments"] == 4
+    state = learned(tmp_path / "s", bundle_path)
+    assert state.counts["segments"] + summary["dropped_segments"] == 4
+    assert state.counts["segments"] >= 1
+    assert state.position == 0
+
+
+def test_a_stream_that_drops_ends_the_run_with_what_was_learned_saved(bundle_path: Path, tmp_path: Path) -> None:
+    import cv2
+
+    pixels, labels = open_bundle(bundle_path).labelled_pixels("demo/test.npz")
+    ones = [cv2.resize(p, (64, 48)) for p in pixels[labels == 1][:8]]
+    with mjpeg_server(lambda i: ones[i % 8], "drop", after=120, fps=40) as url:
+        _, said = run(bundle_path, "--video", url, "--state", f"{tmp_path}/s", "--events", f"{tmp_path}/e", expect=6)
+    assert said.strip().splitlines()[-1].startswith("error: ")
+    assert learned(tmp_path / "s", bundle_path).counts["segments"] >= 1
+    assert events(tmp_path / "e", "source")[-1]["action"] == "ended"
+
+
+@pytest.mark.skipif(not VIDEOS.is_dir(), reason="the project's shared sample videos are not on this machine")
+@pytest.mark.parametrize("name", ["cockatoo", "realshort"])
+def test_real_clips_go_through_the_capture_path(name: str, bundle_path: Path, tmp_path: Path) -> None:
+    summary, _ = run(bundle_path, "--video", str(VIDEOS / f"{name}.mp4"), "--state", f"{tmp_path}/s")
+    assert summary["frames"] >= 30
+    assert summary["dropped_frames"] == 0
+    assert learned(tmp_path / "s", bundle_path).counts["segments"] == summary["segments"] >= 1
+
+
+def test_two_runs_do_not_need_each_other(bundle_path: Path, tmp_path: Path) -> None:
+    """Without --state the state lies beside the bundle, under the bundle's name."""
+    copy = tmp_path / "mine"
+    shutil.copytree(bundle_path, copy)
+    run(copy, "--demo", "--max-segments", "1")
+    assert (tmp_path / "mine-state" / states.CURRENT).is_file()
+    assert sorted(os.listdir(copy)) == sorted(os.listdir(bundle_path))

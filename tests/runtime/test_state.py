@@ -1,0 +1,424 @@
+"""Learned state on the disk: kept bit for bit, never lost to damage, never mixed up between bundles."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.errors import StateError
+from deco_runtime.learner import Learner
+from deco_runtime.recipe import Recipe
+from deco_runtime.state import COUNTS, CURRENT, PREVIOUS, LearnedState, load, save
+from fake_engine import LinearEngine
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+on_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_path: Path) -> Bundle:
+    return open_bundle(bundle_path)
+
+
+def make_learner(bundle: Bundle, seed: int) -> Learner:
+    rng = np.random.default_rng(seed)
+    theta = rng.standard_normal(bundle.weight_count).astype(np.float32)
+    buffer = replace(bundle.buffer(), velocity=rng.standard_normal(bundle.buffer().x_syn.shape).astype(np.float32))
+    learner = Learner(LinearEngine(10), bundle.parameters, theta, buffer, len(bundle.classes), Recipe(), rng)
+    for number, name in enumerate(COUNTS):
+        setattr(learner, name, seed + number)
+    return learner
+
+
+def make_state(bundle: Bundle, seed: int) -> LearnedState:
+    return LearnedState.of(make_learner(bundle, seed), bundle, f"source {seed}", 128 * seed)
+
+
+def same(a: LearnedState, b: LearnedState) -> bool:
+    arrays = [(s.theta, s.buffer.x_syn, s.buffer.y_syn, s.buffer.velocity) for s in (a, b)]
+    rest = [(s.bundle, s.generator, s.counts, s.source, s.position) for s in (a, b)]
+    bits = [[(x.dtype, x.shape, x.tobytes()) for x in part] for part in arrays]
+    return bits[0] == bits[1] and rest[0] == rest[1]
+
+
+@pytest.fixture
+def saved(tmp_path: Path, bundle: Bundle) -> Path:
+    """A directory where seed 1 was saved, then seed 2."""
+    save(tmp_path, make_state(bundle, 1))
+    save(tmp_path, make_state(bundle, 2))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> Path:
+    """As `saved`, for tests that put back what they change."""
+    directory = tmp_path_factory.mktemp("two")
+    save(directory, make_state(bundle, 1))
+    save(directory, make_state(bundle, 2))
+    return directory
+
+
+def test_round_trip_bit_for_bit(tmp_path: Path, bundle: Bundle) -> None:
+    learner = make_learner(bundle, 5)
+    learner.theta[:4] = [-0.0, 1e-45, np.float32(3.4e38), np.float32(0.1)]
+    learner.rng.random(3, np.float32)  # leaves half a draw in the generator
+    state = LearnedState.of(learner, bundle, "images in /data/Äpfel\udce9", 640)
+    written = save(tmp_path / "a" / "b", state)
+    assert (tmp_path / "a" / "b" / CURRENT).stat().st_size == written
+    loaded, note = load(tmp_path / "a" / "b", bundle)
+    assert note is None
+    assert loaded is not None
+    assert same(loaded, state)
+
+    other = make_learner(bundle, 9)
+    loaded.restore(other)
+    assert other.theta.tobytes() == learner.theta.tobytes()
+    assert [getattr(other, name) for name in COUNTS] == [getattr(learner, name) for name in COUNTS] == [5, 6, 7, 8]
+    assert other.rng.random(5, np.float32).tobytes() == learner.rng.random(5, np.float32).tobytes()
+    assert other.rng.permutation(50).tolist() == learner.rng.permutation(50).tolist()
+    assert other.rng.standard_normal(9).tobytes() == learner.rng.standard_normal(9).tobytes()
+
+
+def test_a_snapshot_does_not_move_with_the_learner(bundle: Bundle) -> None:
+    learner = make_learner(bundle, 5)
+    state = LearnedState.of(learner, bundle, "", 0)
+    generator = json.dumps(state.generator)
+    learner.rng.random(100)
+    learner.segments += 1
+    assert json.dumps(state.generator) == generator
+    assert state.counts["segments"] == 5
+
+
+def test_nothing_saved_is_no_state(tmp_path: Path, bundle: Bundle) -> None:
+    assert load(tmp_path, bundle) == (None, None)
+    assert load(tmp_path / "not" / "yet", bundle) == (None, None)
+
+
+def test_the_newest_is_used_and_the_one_before_kept(saved: Path, bundle: Bundle) -> None:
+    assert sorted(p.name for p in saved.iterdir()) == sorted([CURRENT, PREVIOUS])
+    loaded, note = load(saved, bundle)
+    assert loaded is not None
+    assert same(loaded, make_state(bundle, 2))
+    assert note is None
+    (saved / CURRENT).rename(saved / "elsewhere")
+    loaded, note = load(saved, bundle)
+    assert loaded is not None
+    assert same(loaded, make_state(bundle, 1))
+
+
+@pytest.mark.parametrize("content", [b"", b"half a file", b"\0" * 4096])
+def test_leftovers_of_an_interrupted_save_do_not_matter(saved: Path, bundle: Bundle, content: bytes) -> None:
+    (saved / f"{CURRENT}.tmp").write_bytes(content)
+    assert load(saved, bundle)[0] is not None
+    save(saved, make_state(bundle, 3))
+    loaded, note = load(saved, bundle)
+    assert loaded is not None
+    assert same(loaded, make_state(bundle, 3))
+    assert note is None
+    assert sorted(p.name for p in saved.iterdir()) == sorted([CURRENT, PREVIOUS])
+
+
+def truncate(good: bytes, at: int, other: bytes) -> bytes:
+    return good[:at]
+
+
+def zero_from(good: bytes, at: int, other: bytes) -> bytes:
+    return good[:at] + bytes(len(good) - at)
+
+
+def half_written_over(good: bytes, at: int, other: bytes) -> bytes:
+    return other[:at] + good[at:]
+
+
+def flip_one_bit(good: bytes, at: int, other: bytes) -> bytes:
+    return good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+
+
+def append(good: bytes, at: int, other: bytes) -> bytes:
+    return good + other[: at + 1]
+
+
+@given(
+    where=st.sampled_from(range(40)) | st.integers(0, 10**7),
+    damage=st.sampled_from([truncate, zero_from, half_written_over, flip_one_bit, append]),
+)
+@on_one_directory
+def test_damage_anywhere_falls_back_to_the_one_before(
+    two: Path, bundle: Bundle, where: int, damage: Callable[[bytes, int, bytes], bytes]
+) -> None:
+    current = two / CURRENT
+    good, other = current.read_bytes(), (two / PREVIOUS).read_bytes()
+    damaged = damage(good, where % len(good), other)
+    try:
+        current.write_bytes(damaged)
+        loaded, note = load(two, bundle)
+    finally:
+        current.write_bytes(good)
+    assert loaded is not None
+    if damaged in (good, other):  # zeros behind a zero; nothing is lost
+        return
+    assert same(loaded, make_state(bundle, 1))
+    assert note is not None
+    assert str(current) in note
+    assert "\n" not in note
+
+
+@pytest.mark.parametrize("damaged", [[CURRENT, PREVIOUS], [CURRENT], [PREVIOUS]])
+def test_nothing_but_damage_is_refused_and_left_alone(saved: Path, bundle: Bundle, damaged: list[str]) -> None:
+    for name in (CURRENT, PREVIOUS):
+        if name in damaged:
+            (saved / name).write_bytes((saved / name).read_bytes()[:-1])
+        else:
+            (saved / name).unlink()
+    before = {p.name: p.read_bytes() for p in saved.iterdir()}
+    with pytest.raises(StateError, match=r"^expected learned state in .*damaged.*; move the directory away") as caught:
+        load(saved, bundle)
+    assert all(name in str(caught.value) for name in damaged)
+    assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
+
+
+def test_a_directory_in_place_of_the_file(tmp_path: Path, bundle: Bundle) -> None:
+    (tmp_path / CURRENT).mkdir()
+    (tmp_path / CURRENT / "something").touch()
+    with pytest.raises(StateError, match=CURRENT):
+        load(tmp_path, bundle)
+    with pytest.raises(StateError, match="expected to write learned state"):
+        save(tmp_path, make_state(bundle, 1))
+    assert (tmp_path / CURRENT / "something").exists()
+
+
+def test_saving_over_a_damaged_file_keeps_the_good_one_before(saved: Path, bundle: Bundle) -> None:
+    """Else a power cut between the two renames would leave nothing but the damaged file."""
+    (saved / CURRENT).write_bytes(b"damaged")
+    save(saved, make_state(bundle, 3))
+    (saved / CURRENT).unlink()
+    loaded, _ = load(saved, bundle)
+    assert loaded is not None
+    assert same(loaded, make_state(bundle, 1))
+
+
+def repacked(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
+    """Change arrays and meta of a state file, its checksum made right again."""
+    with np.load(io.BytesIO(path.read_bytes()[32:])) as archive:
+        arrays = dict(archive)
+    meta = json.loads(arrays["meta"].tobytes())
+    change(arrays, meta)
+    if isinstance(arrays.get("meta"), np.ndarray):
+        arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+    memory = io.BytesIO()
+    np.savez(memory, **arrays)
+    with_checksum(path, memory.getvalue())
+
+
+def with_checksum(path: Path, payload: bytes) -> None:
+    path.write_bytes(hashlib.sha256(payload).digest() + payload)
+
+
+def test_state_of_another_bundle(saved: Path, bundle: Bundle) -> None:
+    before = {p.name: p.read_bytes() for p in saved.iterdir()}
+    with pytest.raises(StateError, match="belongs to another one; give that bundle, or another --state"):
+        load(saved, replace(bundle, hash="0" * 64))
+    assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
+
+
+@pytest.mark.parametrize("schema", [2, 99, "1", None, [1]])
+def test_state_of_another_version(saved: Path, bundle: Bundle, schema: Any) -> None:
+    repacked(saved / CURRENT, lambda arrays, meta: meta.update(schema=schema))
+    with pytest.raises(StateError, match=r"expected learned state of schema 1, but .* is of schema"):
+        load(saved, bundle)
+
+
+def set_meta(**values: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+    return lambda arrays, meta: meta.update(values)
+
+
+def set_count(value: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+    return lambda arrays, meta: meta["counts"].update(retrains=value)
+
+
+def set_generator(**values: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+    return lambda arrays, meta: meta["generator"].update(values)
+
+
+def drop_meta(name: str) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+    return lambda arrays, meta: meta.pop(name)
+
+
+def drop(name: str) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+    return lambda arrays, meta: arrays.pop(name)
+
+
+def remake(name: str, make: Callable[[Any], Any]) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+    return lambda arrays, meta: arrays.update({name: make(arrays[name])})
+
+
+WRONG_INSIDE = {
+    "counts a string": set_count("3"),
+    "counts negative": set_count(-1),
+    "counts fractional": set_count(1.5),
+    "counts infinite": set_count(float("inf")),
+    "counts huge": set_count(10**400),
+    "counts true": set_count(True),
+    "counts null": set_count(None),
+    "no counts": set_meta(counts={}),
+    "counts no object": set_meta(counts=[1, 2, 3, 4]),
+    "position negative": set_meta(position=-1),
+    "position a string": set_meta(position="128"),
+    "position null": set_meta(position=None),
+    "no position": drop_meta("position"),
+    "no bundle": drop_meta("bundle"),
+    "no schema": drop_meta("schema"),
+    "no source": drop_meta("source"),
+    "no generator": drop_meta("generator"),
+    "generator null": set_meta(generator=None),
+    "generator empty": set_meta(generator={}),
+    "generator a list": set_meta(generator=[1]),
+    "generator of another kind": set_generator(bit_generator="MT19937"),
+    "generator state null": set_generator(state=None),
+    "generator state empty": set_generator(state={}),
+    "generator state negative": set_generator(state={"state": -1, "inc": 1}),
+    "generator state text": set_generator(state={"state": "1", "inc": "1"}),
+    "generator half a draw": set_generator(has_uint32="yes"),
+    "theta missing": drop("theta"),
+    "theta shorter": remake("theta", lambda a: a[:-1]),
+    "theta float64": remake("theta", lambda a: a.astype(np.float64)),
+    "theta scalar": remake("theta", lambda a: a[0]),
+    "x_syn missing": drop("x_syn"),
+    "x_syn of another ipc": remake("x_syn", lambda a: a[:10]),
+    "velocity missing": drop("velocity"),
+    "velocity flat": remake("velocity", lambda a: a.reshape(-1)),
+    "meta missing": drop("meta"),
+    "theta pickled": remake("theta", lambda a: np.array([object], dtype=object)),
+    "everything pickled": remake("x_syn", lambda a: np.array(list(a), dtype=object)),
+}
+
+
+@pytest.mark.parametrize("change", WRONG_INSIDE.values(), ids=WRONG_INSIDE.keys())
+def test_wrong_inside_a_right_checksum(
+    saved: Path, bundle: Bundle, change: Callable[[dict[str, Any], dict[str, Any]], None]
+) -> None:
+    repacked(saved / CURRENT, change)
+    loaded, note = load(saved, bundle)
+    assert loaded is not None
+    assert same(loaded, make_state(bundle, 1))
+    assert note is not None
+    assert "damaged" in note
+
+
+def npy(array: Any) -> bytes:
+    memory = io.BytesIO()
+    np.save(memory, array)
+    return memory.getvalue()
+
+
+PAYLOADS = {
+    "nothing": b"",
+    "text": b"hello",
+    "no zip": b"PK\x03\x04" + bytes(100),
+    "an end of zip": b"PK\x05\x06" + bytes(18),
+    "one array": npy(np.zeros(3, np.float32)),
+    "a pickle": b"\x80\x04]\x94.",
+    "a pickled array": npy(np.array([object], dtype=object)),
+}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS.keys())
+def test_other_files_with_a_right_checksum(tmp_path: Path, bundle: Bundle, payload: bytes) -> None:
+    with_checksum(tmp_path / CURRENT, payload)
+    with pytest.raises(StateError, match="damaged"):
+        load(tmp_path, bundle)
+
+
+class Marker:
+    """Makes a directory when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_is_never_run(saved: Path, bundle: Bundle) -> None:
+    marker = saved / "ran"
+    repacked(saved / CURRENT, remake("theta", lambda a: np.array([Marker(marker)], dtype=object)))
+    assert b"mkdir" in (saved / CURRENT).read_bytes()
+    _, note = load(saved, bundle)
+    assert note is not None
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("depth", [100, 995, 100_000])
+def test_deeply_nested_meta(tmp_path: Path, bundle: Bundle, depth: int) -> None:
+    memory = io.BytesIO()
+    np.savez(memory, meta=np.frombuffer(b'{"schema":1,"bundle":' + b"[" * depth + b"]" * depth + b"}", np.uint8))
+    with_checksum(tmp_path / CURRENT, memory.getvalue())
+    with pytest.raises(StateError):
+        load(tmp_path, bundle)
+
+
+json_leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=3)
+
+
+@given(value=json_leaves, where=st.sampled_from(["counts", "generator", "state", "meta"]), data=st.data())
+@on_one_directory
+def test_any_meta_is_state_or_damage(two: Path, bundle: Bundle, value: Any, where: str, data: st.DataObject) -> None:
+    """And what is taken for state can be restored."""
+    current = two / CURRENT
+    good = current.read_bytes()
+
+    def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+        inner = {"meta": meta, "counts": meta["counts"], "generator": meta["generator"]}
+        place = inner.get(where, meta["generator"]["state"])
+        place[data.draw(st.sampled_from(sorted(place)))] = value
+
+    try:
+        repacked(current, change)
+        loaded, _ = load(two, bundle)
+    except StateError:
+        return
+    finally:
+        current.write_bytes(good)
+    assert loaded is not None
+    learner = make_learner(bundle, 3)
+    loaded.restore(learner)
+    learner.rng.random(3)
+
+
+def test_a_file_in_the_way(tmp_path: Path, bundle: Bundle) -> None:
+    (tmp_path / "file").write_text("precious")
+    for directory in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(StateError, match=r"^expected to write learned state to .*; free space or choose another"):
+            save(directory, make_state(bundle, 1))
+        with pytest.raises(StateError, match=r"^expected a place for learned state at .*; choose another --state"):
+            load(directory, bundle)  # before anything is learned that could not be kept
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_name_that_no_directory_can_have(tmp_path: Path, bundle: Bundle) -> None:
+    with pytest.raises(StateError):
+        load(tmp_path / ("a" * 5000), bundle)
+    with pytest.raises(StateError):
+        save(tmp_path / ("a" * 5000), make_state(bundle, 1))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full stands for a full disk")
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path, bundle: Bundle) -> None:
+    save(tmp_path, make_state(bundle, 1))
+    (tmp_path / f"{CURRENT}.tmp").symlink_to("/dev/full")
+    with pytest.raises(StateError, match="No space left on device; free space"):
+        save(tmp_path, make_state(bundle, 2))
+    loaded, note = load(tmp_path, bundle)
+    assert loaded is not None
+    assert same(loaded, make_state(bundle, 1))
+    assert note is None
