@@ -76,7 +76,7 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
 
 def _split(g: Graph, node: onnx.NodeProto, incoming: Sequence[str | None]) -> list[str | None]:
     parts = [
-        part if part is not None else g.constant(np.zeros([int(d) for d in g.shape(name)]))
+        part if part is not None else g.op("ConstantOfShape", g.op("Shape", name))  # zeros
         for name, part in zip(node.output, incoming, strict=True)
     ]
     return [g.op("Concat", *parts, axis=attributes(node).get("axis", 0)), *([None] * (len(node.input) - 1))]

@@ -125,6 +125,7 @@ def _rebuild(proto: onnx.ModelProto, places: Sequence[Parameter], image_size: in
     if not isinstance(classes, int) or not isinstance(features, int):
         raise ExportError("expected fixed numbers of classes and features, but the model leaves them free")
     x_shape: Shape = ("N", 3, image_size, image_size)
+    _static_reshapes(g)  # with these, the inference below follows the batch through the graph
     whole = g.model({"theta": (sum(p.size for p in places),), "x": x_shape}, {"logits": g.shape("logits")}, "forward")
     _record_shapes(g, whole)
     _static_reshapes(g)
@@ -154,10 +155,23 @@ def _record_shapes(g: Graph, proto: onnx.ModelProto) -> None:
 
 
 def _static_reshapes(g: Graph) -> None:
-    """A target computed from Shape nodes hides the sizes from every later reader: write it as a constant."""
+    """A target computed from Shape nodes, or with a −1, hides the sizes from every later reader: make it constant."""
     for index, node in enumerate(g.nodes):
-        before, after = g.shapes.get(node.input[0]), g.shapes.get(node.output[0])
-        if node.op_type == "Reshape" and before and after and after.count("N") <= 1:
+        if node.op_type != "Reshape":
+            continue
+        before, after = g.shapes.get(node.input[0]), g.shapes.get(node.output[0]) or _batch_kept(g, node)
+        if before and after and after.count("N") <= 1:
             keeps_batch = before[0] == after[0] == "N"
             target = g.integers([int(d) if d != "N" else (0 if keeps_batch else -1) for d in after])
             g.nodes[index] = onnx.helper.make_node("Reshape", [node.input[0], target], list(node.output))
+            g.shapes[node.output[0]] = after
+
+
+def _batch_kept(g: Graph, node: onnx.NodeProto) -> Shape | None:
+    """The shape that a Reshape to (−1, sizes) gives, where the −1 can only be the batch; None elsewhere."""
+    before, target = g.shapes.get(node.input[0], ()), g.constants.get(node.input[1])
+    if target is None or len(target) < 2 or before[:1] != ("N",) or "N" in before[1:]:
+        return None
+    sizes = [int(d) for d in target[1:]]
+    same = target[0] == -1 and min(sizes) > 0 and np.prod(sizes) == np.prod([int(d) for d in before[1:]])
+    return ("N", *sizes) if same else None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from deco_runtime.errors import ExportError
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 18
@@ -53,7 +54,12 @@ class Graph:
         return self.constant(list(values), np.int64)
 
     def shape(self, name: str) -> Shape:
-        """Shape of a value of the forward graph; KeyError when the exporter recorded none."""
+        """Shape of a value of the forward graph. Raises ExportError where a size other than the batch is free."""
+        if name not in self.shapes:
+            raise ExportError(
+                f"expected sizes that are fixed but for the batch, but those of {name!r} are not; "
+                "keep the batch first and apart in every reshape of the model"
+            )
         return self.shapes[name]
 
     def model(self, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape], name: str) -> onnx.ModelProto:

@@ -122,7 +122,7 @@ def _trainable(f: Forward) -> Forward:
     old, g.nodes = g.nodes, []
     for node in old:
         if node.op_type == "InstanceNormalization":
-            _as_layer_norm(g, node)
+            _as_primitives(g, node)
         elif node.op_type == "AveragePool":
             _as_mean_or_convolution(g, node)
         else:
@@ -130,27 +130,17 @@ def _trainable(f: Forward) -> Forward:
     return f
 
 
-def _as_layer_norm(g: Graph, node: onnx.NodeProto) -> None:
+def _as_primitives(g: Graph, node: onnx.NodeProto) -> None:
+    """(x − μ)/σ over each channel's pixels, then scale and shift, in operators that all have a gradient there."""
     x, scale, bias = node.input
     shape = [d if isinstance(d, int) else 0 for d in g.shape(x)]
-    pixels = int(np.prod(shape[2:]))
-    rows = g.op("Reshape", x, g.integers([0, shape[1], pixels]))
-    # Its gradient needs scale, bias and all three outputs to be there, and constants that no other node shares.
-    one, zero = g.fresh("one"), g.fresh("zero")
-    g.constants |= {one: np.ones(pixels, np.float32), zero: np.zeros(pixels, np.float32)}
-    normal, _, _ = g.op(
-        "LayerNormalization",
-        rows,
-        one,
-        zero,
-        outputs=3,
-        axis=-1,
-        epsilon=attributes(node).get("epsilon", 1e-5),
-    )
-    column = g.integers([-1, 1])
-    scaled = g.op("Mul", normal, g.op("Reshape", scale, column))
-    shifted = g.op("Add", scaled, g.op("Reshape", bias, column))
-    g.nodes.append(helper.make_node("Reshape", [shifted, g.integers(shape)], [node.output[0]]))
+    pixels = g.integers(list(range(2, len(shape))))
+    centred = g.op("Sub", x, g.op("ReduceMean", x, pixels, keepdims=1))
+    variance = g.op("ReduceMean", g.op("Mul", centred, centred), pixels, keepdims=1)
+    sigma = g.op("Sqrt", g.op("Add", variance, g.constant(attributes(node).get("epsilon", 1e-5))))
+    column = g.integers([-1] + [1] * (len(shape) - 2))
+    scaled = g.op("Mul", g.op("Div", centred, sigma), g.op("Reshape", scale, column))
+    g.nodes.append(helper.make_node("Add", [scaled, g.op("Reshape", bias, column)], [node.output[0]]))
 
 
 def _as_mean_or_convolution(g: Graph, node: onnx.NodeProto) -> None:

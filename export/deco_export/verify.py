@@ -51,9 +51,7 @@ def reference(model: nn.Module, inputs: Values) -> Values:
     if "features" not in seen:
         raise ExportError("expected a model whose last layer is a torch.nn.Linear, but it has none; use that module")
     loss = -(t * torch.log_softmax(logits, dim=1)).sum()
-    *by_weight, by_input = torch.autograd.grad(
-        loss, [*weights.values(), x], retain_graph=True, materialize_grads=True
-    )
+    *by_weight, by_input = torch.autograd.grad(loss, [*weights.values(), x], retain_graph=True, materialize_grads=True)
     (by_feature,) = torch.autograd.grad((seen["features"] * u).sum(), x)
     found = {
         "logits": logits,

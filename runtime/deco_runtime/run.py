@@ -7,6 +7,7 @@ and the learner thread owns θ, the buffer and the state.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -156,8 +157,9 @@ class Run:
     def _learn(self, segment: Segment, position: int) -> None:
         """Learn one segment that ends at frame `position` of a replayed source (0 for a live one)."""
         assert self.learner is not None
-        report = self.learner.learn(segment, self._check)
+        report = self.learner.learn(segment, self._counting("condensing, iteration", self.learner.recipe.iterations))
         self._position = position
+        self.view.show(doing="predicting")
         self._report(segment, asdict(report), report.distance)
         if self._retrain_if_due() or time.monotonic() - self._saved_at >= SAVE_S:
             self._save()
@@ -165,11 +167,12 @@ class Run:
     def _retrain_if_due(self) -> bool:
         if self.learner is None or not self.learner.retrain_due:
             return False
-        report = self.learner.retrain(self._check)
+        report = self.learner.retrain(self._counting("retraining, epoch", self.learner.recipe.retrain_epochs))
         self.events.write("retrain", number=self.learner.retrains, segment=self.learner.segments, **asdict(report))
         if not report.accepted:
             self.view.line("an update of the model was dropped because it was not finite")
         self._score("during")
+        self.view.show(doing="predicting")
         return True
 
     def _report(self, segment: Segment, figures: dict[str, Any], distance: tuple[float, float] | None) -> None:
@@ -243,6 +246,16 @@ class Run:
     def _check(self) -> None:
         if self.stop.is_set():
             raise Cancelled
+
+    def _counting(self, what: str, total: int) -> Callable[[], None]:
+        """A check for `total` steps of long work, which shows how far it has come."""
+        steps = itertools.count(1)
+
+        def check() -> None:
+            self._check()
+            self.view.show(doing=f"{what} {next(steps)} of {total}")
+
+        return check
 
     def _close_when_stopped(self) -> None:
         self.stop.wait()

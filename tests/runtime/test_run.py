@@ -158,7 +158,7 @@ def test_a_signal_stops_cleanly_and_quickly(number: signal.Signals, bundle_path:
     recipe = ["segment=16", "retrain_interval=2", "retrain_epochs=100000", "iterations=2"]
     log = tmp_path / "e"
     command = arguments(
-        bundle_path, "--demo", "--state", f"{tmp_path}/s", "--events", str(log), 
+        bundle_path, "--demo", "--state", f"{tmp_path}/s", "--events", str(log),
         recipe=recipe,
     )  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -40,6 +40,7 @@ def to_bgr(pixels: Pixels) -> Pixels:
 
 def open_file(path: Path) -> Playback:
     """Play a video file. Raises SourceError if it is not a video that OpenCV can open."""
+    _refuse_no_text(str(path.resolve()))
     # Absolute, because FFmpeg takes a relative name with a colon for a URL.
     capture = cv2.VideoCapture(str(path.resolve()), _stream_backend())
     # FFmpeg opens plain text too: it renders it as if on a terminal.
@@ -52,6 +53,7 @@ def open_file(path: Path) -> Playback:
 
 def open_url(url: str, open_s: float = OPEN_S, stall_s: float = STALL_S) -> Live:
     """Receive a stream. Raises SourceError if it cannot be opened within open_s seconds."""
+    _refuse_no_text(url)
     shown = re.sub(r"://[^/]*@", "://", url)  # without user and password
     backend = _stream_backend()
     limits = []
@@ -73,6 +75,8 @@ def open_camera(name: str, device: int | str, unopened: str) -> Live:
 
     Raises SourceError.
     """
+
+    _refuse_no_text(str(device))
 
     def start() -> cv2.VideoCapture:
         # For a path V4L2 has to be asked for: FFmpeg would come first and take the device for a file.
@@ -254,6 +258,16 @@ class Live:
             f"expected a frame from {self.name} at least every {self._stall_s:g} s, found that the stream "
             "stalled: check the camera and the network, and start again"
         )
+
+
+def _refuse_no_text(name: str) -> None:
+    """Raise SourceError for a name of other bytes than UTF-8, on which OpenCV crashes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(
+            f"expected a name in UTF-8, found {name!r}: OpenCV cannot open others, rename the file or its folder"
+        ) from error
 
 
 def _stream_backend() -> int:

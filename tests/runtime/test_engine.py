@@ -1,0 +1,286 @@
+"""Engines: which one is opened, what is said when none can be, and what they compute."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata, util
+from pathlib import Path
+
+import deco_runtime
+import numpy as np
+import pytest
+from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.engine import Engine, engines, open_engine, runtime_packages, threads
+from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError
+from deco_runtime.initialise import draw_model
+from deco_runtime.types import Floats
+
+RUNTIME = Path(deco_runtime.__file__).parents[1]
+HAS_TRAINING = util.find_spec("onnxruntime.training") is not None
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_path: Path) -> Bundle:
+    return open_bundle(bundle_path)
+
+
+def inputs(bundle: Bundle, n: int) -> dict[str, Floats]:
+    """x, t, u of n images; weights t are not one-hot and do not sum to 1."""
+    rng = np.random.default_rng(n)
+    shapes = {"x": bundle.image_shape, "t": (len(bundle.classes),), "u": (bundle.features,)}
+    return {name: rng.random((n, *shape), np.float32) for name, shape in shapes.items()}
+
+
+def outputs(engine: Engine, theta: Floats, x: Floats, t: Floats, u: Floats) -> dict[str, Floats]:
+    logits, features = engine.predict(theta, x)
+    loss, weight_gradient = engine.weight_gradient(theta, x, t)
+    return {
+        "logits": logits,
+        "features": features,
+        "loss": np.asarray(loss),
+        "weight_gradient": weight_gradient,
+        "input_gradient": engine.input_gradient(theta, x, t),
+        "feature_gradient": engine.feature_gradient(theta, x, u),
+    }
+
+
+def difference(found: Floats, expected: Floats) -> float:
+    """Largest difference, relative to the largest value."""
+    assert found.shape == expected.shape
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def test_engines_are_found_by_their_files() -> None:
+    assert set(engines()) == {"portable", "ort-training"}
+
+
+def test_an_engine_by_name(engine: Engine, bundle: Bundle) -> None:
+    assert open_engine(bundle, engine.name).name == engine.name
+
+
+def test_auto_takes_the_preferred_one_that_is_usable(bundle: Bundle) -> None:
+    usable = [module for module in engines().values() if module.unusable(bundle) is None]
+    assert open_engine(bundle).name == max(usable, key=lambda module: module.PREFERENCE).NAME
+
+
+@pytest.mark.parametrize("name", ["", "Portable", "cuda", "_sessions"])
+def test_an_unknown_engine(bundle: Bundle, name: str) -> None:
+    with pytest.raises(
+        UsageError, match=rf"expected --engine auto or one of ort-training, portable, but found '{name}'"
+    ):
+        open_engine(bundle, name)
+
+
+@pytest.mark.skipif(HAS_TRAINING, reason="needs the inference build of onnxruntime")
+def test_ort_training_needs_its_own_runtime(bundle: Bundle) -> None:
+    with pytest.raises(
+        RuntimeMissingError,
+        match=r"^expected the training build of onnxruntime for --engine ort-training, but the installed one is for "
+        r"inference; .*deco-edge\[ort-training\].*use --engine portable$",
+    ):
+        open_engine(bundle, "ort-training")
+
+
+@pytest.mark.skipif(not HAS_TRAINING, reason="needs the training build of onnxruntime")
+def test_ort_training_needs_a_bundle_with_its_graphs(bundle_path: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(bundle_path, tmp_path / "copy")
+    manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
+    manifest["engines"] = ["portable"]
+    (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    with pytest.raises(RuntimeMissingError, match="expected a bundle with ort-training graphs, but this one"):
+        open_engine(open_bundle(copy), "ort-training")
+    assert open_engine(open_bundle(copy)).name == "portable"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")
+def test_threads_are_the_cpus_it_may_use() -> None:
+    allowed = os.sched_getaffinity(0)
+    assert threads() == len(allowed)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert threads() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_golden_values(engine: Engine, bundle: Bundle) -> None:
+    golden = bundle.golden()
+    found = outputs(engine, bundle.weights(), *(golden.pop(name) for name in ("x", "t", "u")))
+    assert found.keys() == golden.keys()
+    for name, expected in golden.items():
+        assert difference(found[name], expected) <= 1e-4, name
+
+
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 33])
+def test_a_batch_is_its_images_one_by_one(engine: Engine, bundle: Bundle, n: int) -> None:
+    theta, given = bundle.weights(), inputs(bundle, n)
+    together = outputs(engine, theta, **given)
+    singles = [outputs(engine, theta, **{k: v[i : i + 1] for k, v in given.items()}) for i in range(n)]
+    for name in ("loss", "weight_gradient"):
+        assert difference(together[name], sum(s[name].astype(np.float64) for s in singles)) <= 1e-5, name  # type: ignore[arg-type]
+    for name in ("logits", "features", "input_gradient", "feature_gradient"):
+        assert len(together[name]) == n
+        assert difference(together[name], np.concatenate([s[name] for s in singles])) <= 1e-5, name
+
+
+def test_arrays_are_float32_of_the_right_shapes(engine: Engine, bundle: Bundle) -> None:
+    theta, given = bundle.weights(), inputs(bundle, 3)
+    before = {name: value.copy() for name, value in given.items()}
+    found = outputs(engine, theta, **given)
+    shapes = {name: value.shape for name, value in found.items()}
+    assert shapes == {
+        "logits": (3, 10),
+        "features": (3, bundle.features),
+        "loss": (),
+        "weight_gradient": theta.shape,
+        "input_gradient": (3, *bundle.image_shape),
+        "feature_gradient": (3, *bundle.image_shape),
+    }
+    assert all(value.dtype == np.float32 for name, value in found.items() if name != "loss")
+    for name, value in before.items():
+        np.testing.assert_array_equal(given[name], value)
+
+
+def test_gradients_are_those_of_the_loss(engine: Engine, bundle: Bundle) -> None:
+    """By central differences along the gradient, without torch: L(θ + εd) − L(θ − εd) ≈ 2ε ∇L·d."""
+    theta, given = bundle.weights(), inputs(bundle, 3)
+    x, t, u = given["x"], given["t"], given["u"]
+    _, gradient = engine.weight_gradient(theta, x, t)
+    d = gradient / np.linalg.norm(gradient)
+    ε = np.float32(1e-2)
+    up, down = (engine.weight_gradient(theta + sign * ε * d, x, t)[0] for sign in (1, -1))
+    assert (up - down) / (2 * ε) == pytest.approx(np.linalg.norm(gradient), rel=0.02)
+    gradient = engine.input_gradient(theta, x, t)
+    d = gradient / np.linalg.norm(gradient)
+    up, down = (engine.weight_gradient(theta, x + sign * ε * d, t)[0] for sign in (1, -1))
+    assert (up - down) / (2 * ε) == pytest.approx(np.linalg.norm(gradient), rel=0.02)
+    gradient = engine.feature_gradient(theta, x, u)
+    d = gradient / np.linalg.norm(gradient)
+    up, down = (float((engine.predict(theta, x + sign * ε * d)[1] * u).sum()) for sign in (1, -1))
+    assert (up - down) / (2 * ε) == pytest.approx(np.linalg.norm(gradient), rel=0.02)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_both_engines_agree(bundle: Bundle, seed: int) -> None:
+    reason = engines()["ort-training"].unusable(bundle)
+    if reason:
+        pytest.skip(reason)
+    theta, given = draw_model(bundle.parameters, np.random.default_rng(seed)), inputs(bundle, 20)
+    one, other = (outputs(open_engine(bundle, name), theta, **given) for name in ("portable", "ort-training"))
+    for name, value in one.items():
+        assert difference(other[name], value) <= 1e-4, name
+
+
+def test_a_graph_that_is_none(bundle_path: Path, tmp_path: Path) -> None:
+    """A bundle is verified when it is opened, but a runtime may still be too old for its graphs."""
+    copy = shutil.copytree(bundle_path, tmp_path / "copy")
+    bundle = open_bundle(copy)
+    (copy / "graphs" / "predict.onnx").write_bytes(b"no graph")
+    with pytest.raises(
+        BundleError, match=r"expected a graph that onnxruntime .* can load, but .*predict.onnx"
+    ) as caught:
+        open_engine(bundle, "portable").predict(bundle.weights(), inputs(bundle, 1)["x"])
+    assert "\n" not in str(caught.value)
+
+
+def install(site: Path, name: str, version: str, *, metadata_file: bool = True, top_level: bool = True) -> None:
+    """What pip leaves of a package that claims the module onnxruntime."""
+    directory = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    directory.mkdir(parents=True)
+    if metadata_file:
+        (directory / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (directory / "RECORD").write_text("onnxruntime/__init__.py,,\nonnxruntime/capi/_pybind_state.py,,\n")
+    if top_level:
+        (directory / "top_level.txt").write_text("onnxruntime\n")
+
+
+CHECK = """
+import sys
+sys.modules["torch"] = None  # the training build of onnxruntime would import it, for seconds
+from deco_runtime.engine import check_runtime
+from deco_runtime.errors import RuntimeMissingError
+try:
+    check_runtime()
+except RuntimeMissingError as error:
+    print(error)
+"""
+
+
+def checked(site: Path, *, alone: bool = False) -> str:
+    """What check_runtime says in a fresh interpreter with `site` before its other packages, or in place of them."""
+    path, flags = [str(site), str(RUNTIME)], []
+    if alone:
+        path, flags = [str(site)], ["-S"]
+        (site / "deco_runtime").symlink_to(RUNTIME / "deco_runtime")
+        for package in Path(np.__file__).parents[1].glob("numpy*"):
+            (site / package.name).symlink_to(package)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", CHECK], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_runtime_here_is_one(tmp_path: Path) -> None:
+    (package,) = runtime_packages()
+    assert metadata.version(package)
+    assert checked(tmp_path) == ""
+
+
+@pytest.mark.parametrize("top_level", [True, False])
+def test_two_runtimes(tmp_path: Path, top_level: bool) -> None:
+    install(tmp_path, "onnxruntime-board", "1.20.0", top_level=top_level)
+    (package,) = runtime_packages()
+    names = ", ".join(sorted([package, "onnxruntime-board"]))
+    assert checked(tmp_path) == (
+        f"expected one package that provides onnxruntime, but found 2: {names}; they overwrite each other's files, so "
+        "uninstall all of them and install the one you want again\n"
+    )
+
+
+def test_what_an_upgrade_left_behind_is_no_second_runtime(tmp_path: Path) -> None:
+    install(tmp_path, "onnxruntime", "1.17.0", metadata_file=False)
+    install(tmp_path, runtime_packages()[0], "1.16.0")
+    assert checked(tmp_path) == ""
+
+
+def test_no_runtime(tmp_path: Path) -> None:
+    said = checked(tmp_path, alone=True)
+    assert said.startswith("expected one onnxruntime package, but found none; install it with pip install 'deco-edge[")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "can be imported, but it fails with: module 'onnxruntime' has no attribute '__version__'"),
+        (
+            "raise ImportError('libonnxruntime.so.1: cannot open\\nmore')",
+            "fails with: libonnxruntime.so.1: cannot open;",
+        ),
+        ("raise RuntimeError", "can be imported, but it fails with: RuntimeError; reinstall it"),
+        ("__version__ = 'unknown'", "can be imported, but it fails with"),
+        ("__version__ = '1.9.0'", "expected onnxruntime 1.18 or newer, but found 1.9.0; upgrade it"),
+        ("__version__ = '1.17.3'", "expected onnxruntime 1.18 or newer, but found 1.17.3; upgrade it"),
+    ],
+)
+def test_a_runtime_that_is_broken_or_old(tmp_path: Path, content: str | None, words: str) -> None:
+    (tmp_path / "onnxruntime").mkdir()  # without __init__.py: what a half uninstalled package leaves
+    if content is not None:
+        (tmp_path / "onnxruntime" / "__init__.py").write_text(content)
+    said = checked(tmp_path, alone=True)
+    assert words in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("version", ["1.18.0", "1.20.1", "2.0.0", "1.19.0.dev20240601"])
+def test_a_runtime_that_will_do(tmp_path: Path, version: str) -> None:
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime" / "__init__.py").write_text(f"__version__ = {version!r}")
+    assert checked(tmp_path, alone=True) == ""
