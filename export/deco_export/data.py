@@ -36,7 +36,8 @@ class Images:
 class Data:
     """What an export works on. Only train and validation have been looked at by the model.
 
-    trained_on: fingerprints of the files in train and validation. stream, test: the demo's, None for a folder.
+    trained_on: fingerprints of the files in train and validation. stream, test: the demo's, None for a folder, and no
+    stream where every image is labelled.
     skipped: a sentence about unreadable images, or None.
     """
 
@@ -121,7 +122,8 @@ def _digits(labelled: float, validation: float, size: int, rng: np.random.Genera
     test, rest = pick(everything.labels, 0.2, rng)
     known, unlabelled = pick(everything.labels[rest], labelled, rng)
     train, held = _hold_out(everything[rest[known]], validation, rng)
-    stream = everything[rest[unlabelled]]
-    if len(stream):
+    stream = None
+    if len(unlabelled):
+        stream = everything[rest[unlabelled]]
         stream = stream[stc_order(stream.labels.tolist(), DIGITS_STC, int(rng.integers(2**31)))]
     return Data(tuple(str(c) for c in range(10)), train, held, (), stream, everything[test])

@@ -39,7 +39,9 @@ def parameters(factory: Callable[[], nn.Module]) -> tuple[Parameter, ...]:
                 raise ExportError("expected the model factory to make the same tensors each time, but they differ")
             shapes = found
             for name, p in fresh.items():
-                samples.setdefault(name, []).append(p.detach().numpy().ravel().astype(np.float64))
+                seen = samples.setdefault(name, [])
+                if sum(map(len, seen)) < VALUES:  # 64 copies of a large tensor would fill the memory
+                    seen.append(p.detach().numpy().ravel().astype(np.float64))
             if min(sum(map(len, s)) for s in samples.values()) >= VALUES:
                 break
     result, offset = [], 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 import deco_models
+import torch
 from deco_runtime.errors import UsageError
 from torch import nn
 
@@ -20,7 +21,8 @@ def factory(name: str, classes: int, image_size: int, width: int | None, depth: 
     """A function that makes a fresh model; called once here, so that a wrong name or size is met early.
 
     The family's function is called with classes, image_size, and width and depth where given.
-    Raises UsageError when it cannot be imported, does not take these, or does not return a torch module.
+    Raises UsageError when it cannot be imported, does not take these, or does not return a torch module that maps
+    images of this size to `classes` logits.
     """
     module_name, _, attribute = name.partition(":")
     if not attribute:
@@ -31,9 +33,9 @@ def factory(name: str, classes: int, image_size: int, width: int | None, depth: 
         module_name, attribute = f"deco_models.{name}", "build"
     try:
         build = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a user's own module may fail in any way
         raise UsageError(
-            f"expected --model {name!r} to name a function that can be imported, but: {error}; "
+            f"expected --model {name!r} to name a function that can be imported, but: {_first_line(error)}; "
             "is its package installed, or its folder on PYTHONPATH?"
         ) from error
     sizes = {k: v for k, v in (("width", width), ("depth", depth)) if v is not None}
@@ -43,8 +45,18 @@ def factory(name: str, classes: int, image_size: int, width: int | None, depth: 
 
     try:
         model = make()
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"expected --model {name} to build for these sizes, but: {error}; change them") from error
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"expected --model {name} to return a torch.nn.Module, but found {type(model).__name__}")
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"it returns {type(model).__name__}, which is no torch.nn.Module")
+        with torch.inference_mode():
+            logits = model.eval()(torch.zeros(2, 3, image_size, image_size))
+        if logits.shape != (2, classes):
+            raise ValueError(f"it gives an output of shape {tuple(logits.shape)} for 2 images and {classes} classes")
+    except Exception as error:
+        raise UsageError(
+            f"expected --model {name} to build for these sizes, but: {_first_line(error)}; change them or the model"
+        ) from error
     return make
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -68,8 +68,8 @@ def pretrain(
     model.train()
     for epoch in range(epochs):
         order, total = rng.permutation(len(images)), 0.0
-        for start in range(0, len(images), BATCH):
-            batch = order[start : start + BATCH]
+        # Batches of nearly equal size: batch norm cannot train on a last one of a single image.
+        for batch in np.array_split(order, steps_per_epoch):
             x = torch.from_numpy(normalise(images.pixels[batch], how))
             loss = nn.functional.cross_entropy(model(x), torch.from_numpy(images.labels[batch]))
             optimizer.zero_grad(set_to_none=True)

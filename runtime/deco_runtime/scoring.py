@@ -10,7 +10,7 @@ import numpy as np
 from deco_runtime.bundle import Bundle
 from deco_runtime.engine import Engine
 from deco_runtime.errors import DataError
-from deco_runtime.folder import Unreadable, list_folder, read_image, split_folder
+from deco_runtime.folder import Unreadable, list_folder, read_image
 from deco_runtime.preprocess import Preprocessing, normalise, resize
 from deco_runtime.types import Floats, Ints, Pixels
 
@@ -22,8 +22,8 @@ def read_test_folder(root: Path, bundle: Bundle) -> tuple[Pixels, Ints, str | No
 
     Raises DataError when the folder cannot be used.
     """
-    _, test = split_folder(root)
-    listed = list_folder(test or root, bundle.classes)
+    part = root / "test"
+    listed = list_folder(part if part.is_dir() and part.name not in bundle.classes else root, bundle.classes)
     unreadable = Unreadable(len(listed.files))
     pixels, labels = [], []
     for file, label in zip(listed.files, listed.labels, strict=True):

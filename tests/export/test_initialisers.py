@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -123,6 +124,18 @@ def test_torchs_generator_is_left_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(1)
     assert parameters(normal_factory) == found  # nor does its state matter
+
+
+def test_a_large_model_does_not_fill_the_memory() -> None:
+    """Small tensors need many models; of a large one, a few are enough."""
+    tracemalloc.start()
+    try:
+        weight, bias = parameters(lambda: nn.Linear(500, 1000))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (weight.kind, bias.kind) == ("uniform", "uniform")
+    assert peak < 8 * 500_000 * 8  # eight copies in float64, of the 64 models made
 
 
 def test_a_factory_that_changes_its_mind_is_refused() -> None:

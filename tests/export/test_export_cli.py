@@ -1,0 +1,311 @@
+"""deco-export as a user meets it: a process of its own, on a small image folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+cv2 = pytest.importorskip("cv2")
+
+from deco_export import models, pretrain  # noqa: E402
+from deco_export.data import Images  # noqa: E402
+from deco_runtime.bundle import open_bundle  # noqa: E402
+from deco_runtime.engine import open_engine  # noqa: E402
+from deco_runtime.errors import UsageError  # noqa: E402
+from torch import nn  # noqa: E402
+
+COLOURS = {"blue": (200, 40, 40), "green": (40, 200, 40), "red": (40, 40, 200)}
+IMAGES = 10
+SMALL = ("--image-size", "16", "--width", "4", "--depth", "1", "--ipc", "1", "--labelled", "0.6")
+USUAL = (*SMALL, "--epochs", "2")
+ENDLESS = (*SMALL, "--epochs", "1000000")
+ENGINES = ("portable", "ort-training") if util.find_spec("onnxruntime.training") else ("portable",)
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-c", "from deco_export.cli import main; main()", *map(str, arguments)]
+
+
+def export(*arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run to the end; path: one more folder to import from."""
+    found = os.environ.get("PYTHONPATH")
+    joined = os.pathsep.join(str(p) for p in (path, found) if p)
+    environment = {**os.environ, "PYTHONPATH": joined} if joined else None
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=120)
+
+
+def interrupt(stage: str, number: int, *arguments: object) -> tuple[int, str]:
+    """Send a signal once `stage` is announced; exit status and the rest of stderr."""
+    with subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith(stage):
+                process.send_signal(number)
+                break
+        rest = process.stderr.read()
+        return process.wait(timeout=120), rest
+
+
+def refused(done: subprocess.CompletedProcess[str], status: int) -> str:
+    """The one error line of a command that failed as it should."""
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert done.returncode == status, done.stderr
+    assert len(errors) == 1, done.stderr
+    assert done.stderr.splitlines()[-1] == errors[0]
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return errors[0]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, rng = tmp_path_factory.mktemp("data") / "photos", np.random.default_rng(0)
+    for name, colour in COLOURS.items():
+        (root / name).mkdir(parents=True)
+        for i in range(IMAGES):
+            noisy = np.clip(np.asarray(colour) + rng.normal(0, 20, (16, 16, 3)), 0, 255).astype(np.uint8)
+            cv2.imwrite(str(root / name / f"{i}.png"), noisy)
+    return root
+
+
+@pytest.fixture(scope="module")
+def exported(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    out = tmp_path_factory.mktemp("out") / "bundle"
+    return out, export("--data", photos, "--out", out, *USUAL)
+
+
+def test_an_export_ends_with_a_bundle(photos: Path, exported: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    out, done = exported
+    assert done.returncode == 0, done.stderr
+    assert str(out) in done.stdout
+    assert "labelled images    18" in done.stdout
+    assert [path.name for path in out.parent.iterdir()] == ["bundle"]
+    bundle = open_bundle(out)
+    assert bundle.classes == ("blue", "green", "red")
+    assert bundle.image_shape == (3, 16, 16)
+    assert bundle.engines == ENGINES
+    assert bundle.weight_count == 4 * 27 + 4 + 2 * 4 + 3 * (4 * 8 * 8 + 1) == len(bundle.weights())
+    assert bundle.features == 4 * 8 * 8
+    assert bundle.buffer().y_syn.tolist() == [0, 1, 2]
+    pixels, labels = bundle.labelled_pixels("guard.npz")
+    brightest = pixels.mean(axis=(1, 2)).argmax(axis=1)  # B, G, R: the colours in the order of the classes
+    np.testing.assert_array_equal(brightest, labels)
+    assert set(labels) == {0, 1, 2}
+    assert (bundle.made_with["seed"], bundle.made_with["epochs"], bundle.made_with["ipc"]) == (0, 2, 1)
+    assert bundle.made_with["largest_relative_error"] <= 1e-4
+    everything = {hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in photos.rglob("*.png")}
+    assert len(bundle.trained_on()) == 18
+    assert bundle.trained_on() < everything
+
+
+def test_the_bundle_gives_its_golden_values_on_every_engine(
+    exported: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    bundle = open_bundle(exported[0])
+    golden, theta = bundle.golden(), bundle.weights()
+    for name in bundle.engines:
+        engine = open_engine(bundle, name)
+        logits, features = engine.predict(theta, golden["x"])
+        loss, by_weight = engine.weight_gradient(theta, golden["x"], golden["t"])
+        found = {
+            "logits": logits,
+            "features": features,
+            "loss": np.asarray(loss),
+            "weight_gradient": by_weight,
+            "input_gradient": engine.input_gradient(theta, golden["x"], golden["t"]),
+            "feature_gradient": engine.feature_gradient(theta, golden["x"], golden["u"]),
+        }
+        assert set(golden) == {*found, "x", "t", "u"}
+        for quantity, value in found.items():
+            scale = np.abs(golden[quantity]).max()
+            assert np.abs(value - golden[quantity]).max() <= 1e-4 * scale, (name, quantity)
+
+
+def test_help_teaches() -> None:
+    done = export("--help")
+    assert done.returncode == 0
+    for needed in ("--data", "--out", "--ipc", "--labelled", "DIR/<class>/<image>", "deco-export --out digits-bundle"):
+        assert needed in done.stdout
+
+
+def test_a_missing_out_is_a_usage_error() -> None:
+    done = export()
+    assert done.returncode == 2
+    assert "--out" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "named"),
+    [
+        (("--data", "{tmp}/absent"), 3, "absent"),
+        (("--data", "{tmp}/single"), 3, "only 'red'"),
+        (("--data", "{photos}", "--ipc", "50"), 2, "--ipc 50"),
+        (("--data", "{photos}", "--model", "perceptron"), 2, "convnet, mobilenet, resnet"),
+        (("--data", "{photos}", "--model", "my_models:broken"), 2, "my_models:broken"),
+    ],
+    ids=["no-folder", "one-class", "ipc", "unknown-model", "broken-model"],
+)
+def test_what_cannot_work_is_refused(
+    arguments: tuple[str, ...], status: int, named: str, photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "single" / "red").mkdir(parents=True)
+    (tmp_path / "my_models.py").write_text(MY_MODELS)
+    filled = [argument.format(tmp=tmp_path, photos=photos) for argument in arguments]
+    small = () if "my_models" in str(arguments) else ("--width", "4", "--depth", "1")
+    done = export(
+        *("--image-size", "16", "--ipc", "1", "--labelled", "0.6", *small),
+        *("--out", tmp_path / "out" / "bundle", *filled),
+        path=tmp_path,
+    )
+    assert named in refused(done, status)
+    assert not any((tmp_path / "out").glob("*"))
+    assert not any((tmp_path / "out").glob(".*"))
+
+
+MY_MODELS = """
+import torch
+from torch import nn
+
+
+class Mine(nn.Module):
+    def __init__(self, classes, image_size):
+        super().__init__()
+        self.head = nn.Linear(6, classes)
+        self.body = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2, bias=False), nn.BatchNorm2d(6), nn.GELU())
+        nn.init.normal_(self.head.weight, std=0.1)
+
+    def forward(self, x):
+        return self.head(self.body(x).mean((2, 3)))
+
+
+def mine(classes, image_size):
+    return Mine(classes, image_size)
+
+
+def broken(classes):
+    return nn.Identity()
+
+
+def raising(classes, image_size):
+    raise RuntimeError("no such weights\\nsecond line")
+
+
+def no_module(classes, image_size):
+    return 3
+
+
+def other_size(classes, image_size):
+    return nn.Sequential(nn.Flatten(), nn.Linear(7, classes))
+
+
+def other_classes(classes, image_size):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * image_size**2, 10))
+"""
+
+
+def test_a_users_own_model_is_exported(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "my_models.py").write_text(MY_MODELS)
+    out = tmp_path / "bundle"
+    done = export(
+        *("--data", photos, "--out", out, "--model", "my_models:mine", "--image-size", "16", "--epochs", "2"),
+        *("--ipc", "1", "--labelled", "0.6"),
+        path=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    bundle = open_bundle(out)
+    assert bundle.features == 6
+    kinds = {p.name: p.kind for p in bundle.parameters}
+    assert kinds["head.weight"] == "normal"
+    assert kinds["body.0.weight"] == "uniform"
+    assert bundle.made_with["model"] == "my_models:mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("my_models:absent", "absent"),
+        ("absent_package:mine", "absent_package"),
+        ("bad_syntax:mine", "bad_syntax.py"),
+        ("my_models:broken", "image_size"),
+        ("my_models:raising", "no such weights"),
+        ("my_models:no_module", "int, which is no torch.nn.Module"),
+        ("my_models:other_size", "shapes"),
+        ("my_models:other_classes", r"\(2, 10\) for 2 images and 3 classes"),
+    ],
+)
+def test_a_broken_model_is_refused_in_one_sentence(
+    name: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_models.py").write_text(MY_MODELS)
+    (tmp_path / "bad_syntax.py").write_text("def mine(:")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_models", raising=False)
+    with pytest.raises(UsageError, match=reason) as refusal:
+        models.factory(name, 3, 16, None, None)
+    assert name in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_batch_norm_trains_on_any_number_of_images() -> None:
+    """65 images must not leave a batch of one, on which torch refuses to train."""
+    torch.manual_seed(0)
+    labels = np.arange(pretrain.BATCH + 1) % 2
+    pixels = np.random.default_rng(0).integers(0, 100, (len(labels), 4, 4, 3)).astype(np.uint8)
+    images = Images(pixels + 100 * labels[:, None, None, None].astype(np.uint8), labels)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    how, losses = pretrain.statistics(images, 4), list[float]()
+    pretrain.pretrain(model, images, how, 20, 0, lambda _, loss: losses.append(loss))
+    assert len(losses) == 20
+    assert losses[-1] < 0.5 * losses[0]
+    assert not model.training
+    assert pretrain.accuracy(model, images, how) == 1
+
+
+def test_what_is_at_out_already_is_kept(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bundle"
+    out.mkdir()
+    (out / "diary.txt").write_text("dear")
+    assert "remove it or choose another name" in refused(export("--data", photos, "--out", out, *USUAL), 2)
+    assert (out / "diary.txt").read_text() == "dear"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_leaves_nothing(photos: Path, tmp_path: Path) -> None:
+    status, rest = interrupt("pre-training", signal.SIGINT, "--data", photos, "--out", tmp_path / "bundle", *ENDLESS)
+    assert status == 130
+    assert rest.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in rest
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_after_a_kill_the_next_export_gives_the_same_bundle(
+    photos: Path, exported: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    out = tmp_path / "bundle"
+    status, _ = interrupt("condensing", signal.SIGKILL, "--data", photos, "--out", out, *USUAL)
+    assert status == -signal.SIGKILL
+    assert not out.exists()
+    assert [path.name for path in tmp_path.iterdir()] == [".bundle.partial"]  # no process is left that could remove it
+
+    done = export("--data", photos, "--out", out, *USUAL)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    first, second = (json.loads((path / "manifest.json").read_text("utf-8")) for path in (exported[0], out))
+    # All but ONNX Runtime's training artifacts, whose checkpoint format promises nothing of the kind.
+    ours = [{k: v for k, v in m["files"].items() if not k.startswith("ort_training/")} for m in (first, second)]
+    assert ours[0] == ours[1]
+    for manifest in (first, second):
+        del manifest["files"], manifest["made_with"]["time"]
+    assert first == second

@@ -1,0 +1,64 @@
+"""Accuracy of given weights on test images, and where the images are looked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.errors import DataError
+from deco_runtime.preprocess import normalise
+from deco_runtime.scoring import Scorer, read_test_folder
+
+
+@pytest.fixture
+def bundle(bundle_path: Path) -> Bundle:
+    return open_bundle(bundle_path)
+
+
+def write(root: Path, names: list[str], each: int = 2) -> None:
+    for shade, name in enumerate(names):
+        (root / name).mkdir(parents=True)
+        for i in range(each):
+            assert cv2.imwrite(str(root / name / f"{i}.png"), np.full((20, 30, 3), 20 * shade, np.uint8))
+
+
+@pytest.mark.parametrize("parts", [[""], ["test"], ["train", "test"]])
+def test_images_are_read_from_the_test_part_if_there_is_one(bundle: Bundle, tmp_path: Path, parts: list[str]) -> None:
+    for part in parts:
+        write(tmp_path / part, ["3", "7"], each=5 if part == "train" else 2)
+    pixels, labels, note = read_test_folder(tmp_path, bundle)
+    assert pixels.shape == (4, 16, 16, 3)
+    assert labels.tolist() == [3, 3, 7, 7]
+    assert pixels[2].max() == 20
+    assert note is None
+
+
+def test_unreadable_images_are_named_and_left_out(bundle: Bundle, tmp_path: Path) -> None:
+    write(tmp_path, ["3"])
+    (tmp_path / "3" / "bad.png").write_bytes(b"nothing")
+    _, labels, note = read_test_folder(tmp_path, bundle)
+    assert len(labels) == 2
+    assert note is not None
+    assert "bad.png" in note
+
+
+def test_nothing_readable_is_an_error(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "bad.png").write_bytes(b"nothing")
+    with pytest.raises(DataError, match="found none"):
+        read_test_folder(tmp_path, bundle)
+
+
+def test_accuracy_is_the_share_of_right_answers(engine, bundle: Bundle) -> None:
+    pixels, labels = bundle.labelled_pixels("demo/test.npz")
+    theta = bundle.weights()
+    scorer = Scorer(engine, bundle.preprocessing, pixels, labels)
+    answers = [int(engine.predict(theta, normalise(p, bundle.preprocessing)[None])[0].argmax()) for p in pixels[:70]]
+    few = Scorer(engine, bundle.preprocessing, pixels[:70], labels[:70])
+    assert few.accuracy(theta) == np.mean(answers == labels[:70])
+    assert len(scorer) == len(labels)
+    assert scorer.accuracy(theta) > 0.5
+    assert scorer.accuracy(np.zeros_like(theta)) == np.mean(labels == 0)  # all logits equal: the first class
