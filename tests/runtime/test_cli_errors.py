@@ -276,10 +276,10 @@ def test_names_that_are_no_text(copy: Path, state: Path, photos: Path, tmp_path:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["segments"] == 1
     lines = [json.loads(line) for line in events.read_text("utf-8").splitlines()]
-    assert lines[0]["name"] == f"images in {images}"
+    assert lines[0]["name"] == f"images in {images}, stc 500, seed 0"
     loaded, _ = load(latin / "state", open_bundle(copy))
     assert loaded is not None
-    assert loaded.source == f"images in {images}"
+    assert loaded.source == f"images in {images}, stc 500, seed 0"
 
 
 def test_numbers_far_too_large(bundle_path: Path, state: Path, photos: Path) -> None:

@@ -39,7 +39,8 @@ def open_source(value: Path, request: SourceRequest) -> FrameSource:
             "stream another folder"
         )
     order = stc_order([label for _, label in kept], request.stc, request.seed)
-    return Images(train, [kept[i] for i in order], left_out=len(listed.files) - len(kept))
+    name = f"images in {train}, stc {request.stc}, seed {request.seed}"  # a state goes on only in the same order
+    return Images(name, [kept[i] for i in order], left_out=len(listed.files) - len(kept))
 
 
 def stc_order(labels: Sequence[int], stc: int, seed: int) -> Ints:
@@ -86,8 +87,8 @@ class Images:
     live = False
     dropped = 0
 
-    def __init__(self, root: Path, images: Sequence[tuple[Path, int]], left_out: int) -> None:
-        self.name = f"images in {root}"
+    def __init__(self, name: str, images: Sequence[tuple[Path, int]], left_out: int) -> None:
+        self.name = name
         self.length: int | None = len(images)
         self._images = images
         self._left_out = left_out
