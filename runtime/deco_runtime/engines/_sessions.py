@@ -13,7 +13,7 @@ from deco_runtime.engine import threads
 from deco_runtime.errors import BundleError
 from deco_runtime.types import Floats
 
-MICRO_BATCH = 16
+MICRO_BATCH = 8
 """Images per session run: the gradient is a sum, and small batches stay in the cache and keep the memory small."""
 
 
