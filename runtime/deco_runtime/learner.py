@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.condense import condense
+from deco_runtime.condense import Condensed, condense
 from deco_runtime.engine import Engine
 from deco_runtime.initialise import Parameter, draw_model, layers
 from deco_runtime.recipe import Recipe
 from deco_runtime.retrain import retrain
-from deco_runtime.types import Floats, Segment
+from deco_runtime.types import Floats, Ints, Segment
 from deco_runtime.vote import vote
 
 
@@ -79,25 +79,12 @@ class Learner:
         if len(active):
             before = self.rng.bit_generator.state
             try:
-                done = condense(  # eq:opt2 … eq:final
-                    self.engine,
-                    self.theta,
-                    self.buffer,
-                    segment.x[active.index],
-                    active.y,
-                    active.w,
-                    self.classes,
-                    self.recipe,
-                    lambda rng: draw_model(self._parameters, rng),
-                    self._layers,
-                    self.rng,
-                    check,
-                )
+                done = self.update_buffer(segment.x[active.index], active.y, active.w, check)
             except BaseException:
                 self.rng.bit_generator.state = before
                 raise
             self.buffer, dropped = done.buffer, done.dropped
-            distance = done.distances[0], done.distances[-1]
+            distance = (done.distances[0], done.distances[-1]) if done.distances else None
             contrastive = done.contrastive[-1] if done.contrastive else None
         self.segments += 1
         self.since_retrain += 1
@@ -110,6 +97,26 @@ class Learner:
             contrastive,
             dropped,
             time.monotonic() - started,
+        )
+
+    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+        """S from active frames x (m, C, H, W), their labels y (m,) and weights w (m,): eq:opt2 … eq:final.
+
+        Other ways to keep a buffer override this one step.
+        """
+        return condense(
+            self.engine,
+            self.theta,
+            self.buffer,
+            x,
+            y,
+            w,
+            self.classes,
+            self.recipe,
+            lambda rng: draw_model(self._parameters, rng),
+            self._layers,
+            self.rng,
+            check,
         )
 
     @property

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
 
 NAME = "portable"
-PREFERENCE = 20  # on the same machine it measured faster than ort-training (docs/algorithm.md)
+PREFERENCE = 20  # no slower than ort-training where both ran, and not bound to a discontinued package
 
 GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient")
 
