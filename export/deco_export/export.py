@@ -63,8 +63,10 @@ class Exported:
     notes: tuple[str, ...]
 
 
-def export(options: Options, progress: Progress) -> Exported:
+def export(options: Options, progress: Progress, loaded: data.Data | None = None) -> Exported:
     """Make the bundle at `options.out`. It appears there complete or not at all.
+
+    loaded: labelled data to use in place of reading `options.data`.
 
     Raises UsageError when something is at `out` already, and the errors of each stage.
     """
@@ -77,7 +79,7 @@ def export(options: Options, progress: Progress) -> Exported:
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        exported = _fill(partial, options, progress)
+        exported = _fill(partial, options, progress, loaded or _load(options, progress))
         bundles.open_bundle(partial)
         partial.rename(out)
     except OSError as error:
@@ -90,16 +92,19 @@ def export(options: Options, progress: Progress) -> Exported:
     return exported
 
 
-def _fill(directory: Path, options: Options, progress: Progress) -> Exported:
-    size, recipe, notes = options.image_size, RECIPES["paper"], []
-    loaded = data.load(
+def _load(options: Options, progress: Progress) -> data.Data:
+    return data.load(
         options.data,
         options.labelled,
         options.validation,
-        size,
+        options.image_size,
         options.seed,
         lambda done, total: progress("reading images", done, total),
     )
+
+
+def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Data) -> Exported:
+    size, recipe, notes = options.image_size, RECIPES["paper"], []
     if loaded.skipped:
         notes.append(loaded.skipped)
     count = np.bincount(loaded.train.labels, minlength=len(loaded.classes))
