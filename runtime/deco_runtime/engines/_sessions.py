@@ -34,7 +34,7 @@ class SessionEngine:
                 options.intra_op_num_threads = threads()
                 options.inter_op_num_threads = 1
                 options.log_severity_level = 3
-                # A pattern plans one block for all values of a run; without it they share, and the peak is a third less.
+                # A pattern plans one block for all values of a run; without it the peak is a third lower.
                 options.enable_mem_pattern = False
                 # Spinning threads burn the battery and the core that the camera needs.
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
