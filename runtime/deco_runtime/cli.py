@@ -50,7 +50,7 @@ def command() -> click.Command:
             default="auto",
             show_default=True,
             type=click.Choice(["auto", *sorted(engines())]),
-            help="Who does the arithmetic; auto takes the fastest that is usable here.",
+            help="Who does the arithmetic; auto takes portable, which every bundle and every onnxruntime has.",
         ),
         click.Option(
             ["--recipe"],

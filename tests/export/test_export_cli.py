@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import util
 from pathlib import Path
 
@@ -145,32 +146,51 @@ def test_a_missing_out_is_a_usage_error() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "named"),
-    [
-        (("--data", "{tmp}/absent"), 3, "absent"),
-        (("--data", "{tmp}/single"), 3, "only 'red'"),
-        (("--data", "{photos}", "--ipc", "50"), 2, "--ipc 50"),
-        (("--data", "{photos}", "--model", "perceptron"), 2, "convnet, mobilenet, resnet"),
-        (("--data", "{photos}", "--model", "my_models:broken"), 2, "my_models:broken"),
-    ],
-    ids=["no-folder", "one-class", "ipc", "unknown-model", "broken-model"],
-)
+REFUSED: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "no-folder": (("--data", "{tmp}/absent"), 3, "absent"),
+    "one-class": (("--data", "{tmp}/single"), 3, "only 'red'"),
+    "ipc": (("--data", "{photos}", "--ipc", "50"), 2, "--ipc 50"),
+    "unknown-model": (("--data", "{photos}", "--model", "perceptron"), 2, "convnet, mobilenet, resnet"),
+    "broken-model": (("--data", "{photos}", "--model", "my_models:broken"), 2, "my_models:broken"),
+    "out-exists": (("--data", "{photos}", "--out", "{tmp}/taken"), 2, "remove it or choose another name"),
+}
+"""Arguments, exit status, and what the sentence names."""
+
+
+@pytest.fixture(scope="module")
+def refusals(
+    photos: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, subprocess.CompletedProcess[str]]]:
+    """Where they ran, and how each ended; two at a time, as most of it is importing torch."""
+    tmp = tmp_path_factory.mktemp("refused")
+    for folder in ("single/red", "taken", "out"):
+        (tmp / folder).mkdir(parents=True)
+    (tmp / "taken" / "diary.txt").write_text("dear")
+    (tmp / "my_models.py").write_text(MY_MODELS)
+
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        arguments = [argument.format(tmp=tmp, photos=photos) for argument in REFUSED[name][0]]
+        return export("--out", tmp / "out" / name, *USUAL, *arguments, path=tmp)
+
+    with ThreadPoolExecutor(2) as pool:
+        return tmp, dict(zip(REFUSED, pool.map(run, REFUSED), strict=True))
+
+
+@pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_work_is_refused(
-    arguments: tuple[str, ...], status: int, named: str, photos: Path, tmp_path: Path
+    case: str, refusals: tuple[Path, dict[str, subprocess.CompletedProcess[str]]]
 ) -> None:
-    (tmp_path / "single" / "red").mkdir(parents=True)
-    (tmp_path / "my_models.py").write_text(MY_MODELS)
-    filled = [argument.format(tmp=tmp_path, photos=photos) for argument in arguments]
-    small = () if "my_models" in str(arguments) else ("--width", "4", "--depth", "1")
-    done = export(
-        *("--image-size", "16", "--ipc", "1", "--labelled", "0.6", *small),
-        *("--out", tmp_path / "out" / "bundle", *filled),
-        path=tmp_path,
-    )
-    assert named in refused(done, status)
-    assert not any((tmp_path / "out").glob("*"))
-    assert not any((tmp_path / "out").glob(".*"))
+    _, status, named = REFUSED[case]
+    assert named in refused(refusals[1][case], status)
+
+
+def test_a_refusal_leaves_everything_as_it_was(
+    refusals: tuple[Path, dict[str, subprocess.CompletedProcess[str]]],
+) -> None:
+    tmp, _ = refusals
+    assert list((tmp / "out").iterdir()) == []
+    assert sorted(path.name for path in tmp.iterdir() if path.name[0] == ".") == []
+    assert [(path.name, path.read_text()) for path in (tmp / "taken").iterdir()] == [("diary.txt", "dear")]
 
 
 MY_MODELS = """
@@ -270,14 +290,6 @@ def test_batch_norm_trains_on_any_number_of_images() -> None:
     assert losses[-1] < 0.5 * losses[0]
     assert not model.training
     assert pretrain.accuracy(model, images, how) == 1
-
-
-def test_what_is_at_out_already_is_kept(photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "bundle"
-    out.mkdir()
-    (out / "diary.txt").write_text("dear")
-    assert "remove it or choose another name" in refused(export("--data", photos, "--out", out, *USUAL), 2)
-    assert (out / "diary.txt").read_text() == "dear"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
