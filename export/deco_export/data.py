@@ -108,7 +108,8 @@ def load(
     return Data(listed.classes, train, held, fingerprints, skipped=unreadable.summary())
 
 
-def _digits(labelled: float, validation: float, size: int, rng: np.random.Generator) -> Data:
+def digits(size: int) -> Images:
+    """scikit-learn's 1,797 handwritten digits, grey as B, G, R. Raises UsageError without scikit-learn."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -118,7 +119,11 @@ def _digits(labelled: float, validation: float, size: int, rng: np.random.Genera
     bunch = load_digits()
     grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)
     pixels = np.stack([resize(cv2.cvtColor(g, cv2.COLOR_GRAY2BGR), size) for g in grey])
-    everything = Images(pixels, bunch.target.astype(np.int64))
+    return Images(pixels, bunch.target.astype(np.int64))
+
+
+def _digits(labelled: float, validation: float, size: int, rng: np.random.Generator) -> Data:
+    everything = digits(size)
     test, rest = pick(everything.labels, 0.2, rng)
     known, unlabelled = pick(everything.labels[rest], labelled, rng)
     train, held = _hold_out(everything[rest[known]], validation, rng)

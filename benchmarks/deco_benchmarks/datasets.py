@@ -1,0 +1,57 @@
+"""Data sets of the experiments, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from deco_export.data import Images, digits, pick
+from deco_runtime import folder
+from deco_runtime.errors import DataError
+from deco_runtime.preprocess import resize
+
+TEST_SHARE = 0.1
+"""Share of every class taken for testing where a folder has no test part (and as much again for validation)."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test images, resized; labels index `classes`."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: Images
+    test: Images
+
+
+def load(source: str, size: int, seed: int) -> Dataset:
+    """scikit-learn's "digits", or an image folder with train/ and test/, or without: then split 80/10/10 by the seed.
+
+    size: side of the images in pixels. The validation tenth is left out here. Raises DataError for a folder that
+    cannot be used, or with unreadable images, since a result must not depend on which these are.
+    """
+    rng = np.random.default_rng(seed)
+    if source == "digits":
+        everything = digits(size)
+        test, rest = pick(everything.labels, 2 * TEST_SHARE, rng)
+        return Dataset("digits", tuple(map(str, range(10))), everything[rest], everything[test])
+    root = Path(source)
+    train_dir, test_dir = folder.split_folder(root)
+    train, classes = _read(train_dir, None, size)
+    if test_dir is not None:
+        return Dataset(root.name, classes, train, _read(test_dir, classes, size)[0])
+    held, rest = pick(train.labels, 2 * TEST_SHARE, rng)
+    test, _ = pick(train.labels[held], 0.5, rng)
+    return Dataset(root.name, classes, train[rest], train[held[test]])
+
+
+def _read(root: Path, classes: tuple[str, ...] | None, size: int) -> tuple[Images, tuple[str, ...]]:
+    listed = folder.list_folder(root, classes)
+    pixels = np.empty((len(listed.files), size, size, 3), np.uint8)
+    for number, file in enumerate(listed.files):
+        image = folder.read_image(file)
+        if image is None:
+            raise DataError(f"expected an image that OpenCV can read, but {file} is not; replace or remove it")
+        pixels[number] = resize(image, size)
+    return Images(pixels, np.asarray(listed.labels, np.int64)), listed.classes

@@ -1,0 +1,101 @@
+"""deco-eval: the paper's experiments on the device's own learner."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from deco_runtime.errors import RuntimeMissingError, UsageError
+from deco_runtime.terminal import exit_with, progress_bars
+
+
+@click.group(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Compare ways to keep a model up to date with an unlabelled stream, and reproduce the paper's tables."""
+
+
+@command.command()
+@click.option("--data", default="digits", metavar="DIR|digits", help="Image folder, with or without train/ "
+              "and test/, or scikit-learn's handwritten digits.")  # fmt: skip
+@click.option("--rows", default="all", metavar="all|NAME,NAME", help="Rows to run, by their names in the table.")
+@click.option("--ipc", default="10", metavar="N,N", help="Images per class in the buffer.")
+@click.option("--seeds", default=3, type=click.IntRange(1), help="Trials per setting, seeds 0 … N−1.")
+@click.option("--labelled", default=0.1, type=click.FloatRange(0, 1, min_open=True), help="Share of labels used.")
+@click.option("--stream", default="stc=500", help="Stream, such as stc=500 or stc=100,interleave=2,passes=2.")
+@click.option("--preset", default="smoke", type=click.Choice(["smoke", "quick", "paper"]), help="smoke: seconds per "
+              "trial; quick: a narrow net on part of the stream, minutes; paper: everything, hours.")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the paper's recipe.")
+@click.option("--jobs", default=1, type=click.IntRange(1), help="Trials at a time.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="One JSON file per trial.")
+def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, **rest: Any) -> None:
+    """Run trials; those whose result file is there are skipped, so an interrupted sweep goes on.
+
+    \b
+    deco-eval run --rows DECO,Frozen,Head --out results          seconds, on digits
+    deco-eval run --data cifar10 --rows all --ipc 1,10 --preset quick --out results
+    """
+    try:
+        from deco_benchmarks import streams
+        from deco_benchmarks.rows import rows as known
+        from deco_benchmarks.sweep import pending, run_sweep
+        from deco_benchmarks.trial import Config
+    except ImportError as error:
+        raise RuntimeMissingError(
+            f"expected torch, onnx, OpenCV and an onnxruntime for deco-eval, but {error}; run "
+            "pip install 'deco-edge[export,device]'"
+        ) from error
+    names = sorted(known()) if rows == "all" else rows.split(",")
+    unknown = [name for name in names if name not in known()]
+    if unknown:
+        raise UsageError(f"expected --rows all or names among {', '.join(sorted(known()))}, but found {unknown[0]!r}")
+    try:
+        sizes = [int(n) for n in ipc.split(",")]
+    except ValueError as error:
+        raise UsageError(f"expected --ipc as whole numbers such as 1,10, but found {ipc!r}") from error
+    streams.parse(rest["stream"])
+    dataset = data if data == "digits" else Path(data).name
+    configs = [
+        Config(row=row, dataset=dataset, ipc=n, seed=seed, **rest)
+        for seed in range(seeds)
+        for n in sizes
+        for row in names
+    ]
+    todo = pending(configs, out)
+    if len(todo) < len(configs):
+        click.echo(f"{len(configs) - len(todo)} of {len(configs)} trials are in {out} already", err=True)
+    failed = finished = 0
+
+    with progress_bars() as progress:
+
+        def done(config: Config, result: dict[str, Any]) -> None:
+            nonlocal failed, finished
+            finished += 1
+            failed += "error" in result
+            progress("trials", finished, len(todo))
+            figures = "failed" if "error" in result else (
+                f"{result['final_accuracy']:.1%}, never updated {result['frozen_accuracy']:.1%}, "
+                f"{result['seconds']:.0f} s"
+            )  # fmt: skip
+            click.echo(f"{config.row}, ipc {config.ipc}, seed {config.seed}: {figures}")
+
+        run_sweep(configs, data, out, jobs, progress, done)
+    if failed:
+        click.echo(
+            f"{failed} trials failed; their reasons are in {out}/*.failed, and running again tries them anew", err=True
+        )
+
+
+@command.command()
+@click.argument("results", type=click.Path(path_type=Path))
+def table(results: Path) -> None:
+    """Print the tables of all result files in the folder RESULTS as Markdown, with the paper's numbers beside ours."""
+    from deco_benchmarks.table import accuracy_tables, read
+
+    click.echo(accuracy_tables(read(results)))
+
+
+def main() -> None:
+    """Entry point: every DecoError becomes its sentence and exit code."""
+    sys.exit(exit_with(command))

@@ -1,0 +1,101 @@
+"""The rows of the paper's tables, and those it left out: one short file each, found by name.
+
+A module here whose name does not start with `_` defines NAME (as in tables), ABOUT (one sentence and its source) and
+`make(setup) -> Row`. Adding a row is adding such a file.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Protocol
+
+import numpy as np
+from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.engine import Engine
+from deco_runtime.initialise import Parameter
+from deco_runtime.learner import Learner, SegmentReport
+from deco_runtime.recipe import Recipe
+from deco_runtime.types import Floats, Ints, Segment
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every row starts from.
+
+    theta: (P,) the pre-trained model. condensed: the bundle's initial buffer. x_labelled (n, C, H, W), y_labelled (n,):
+    the labelled images the model was trained on. ipc: images per class a buffer may hold.
+    """
+
+    engine: Engine
+    parameters: tuple[Parameter, ...]
+    theta: Floats
+    condensed: CondensedBuffer
+    x_labelled: Floats
+    y_labelled: Ints
+    classes: int
+    ipc: int
+    recipe: Recipe
+    rng: np.random.Generator
+
+    def learner(self, kind: type[Learner] = Learner, buffer: CondensedBuffer | None = None) -> Learner:
+        """The device's learner, or a kind of it, with the condensed buffer unless another is given."""
+        return kind(
+            self.engine,
+            self.parameters,
+            self.theta,
+            self.condensed if buffer is None else buffer,
+            self.classes,
+            self.recipe,
+            self.rng,
+        )
+
+    def real_buffer(self) -> CondensedBuffer:
+        """A buffer of `ipc` random labelled images per class: where methods that select real images start."""
+        members = [np.flatnonzero(self.y_labelled == c) for c in range(self.classes)]
+        index = np.concatenate([self.rng.choice(m, self.ipc, replace=False) for m in members])
+        return CondensedBuffer.start(self.x_labelled[index], self.y_labelled[index])
+
+
+class Row(Protocol):
+    """A way to keep a model up to date with a stream."""
+
+    def predict(self, x: Floats) -> Floats:
+        """x (N, C, H, W) → logits (N, K) of the deployed model as it is now."""
+        ...
+
+    def learn(self, segment: Segment) -> SegmentReport:
+        """Take one segment; retrain where the row's schedule says so. Only Oracle may learn from its labels."""
+        ...
+
+    def state_bytes(self) -> int:
+        """Learned state beyond the model's weights, in bytes."""
+        ...
+
+
+class LearnerRow:
+    """A row around the device's learner: learn, and retrain every β segments."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+
+    def predict(self, x: Floats) -> Floats:
+        return self.learner.engine.predict(self.learner.theta, x)[0]
+
+    def learn(self, segment: Segment) -> SegmentReport:
+        report = self.learner.learn(segment)
+        if self.learner.retrain_due:
+            self.learner.retrain()
+        return report
+
+    def state_bytes(self) -> int:
+        buffer = self.learner.buffer  # a buffer of real frames has no optimizer
+        return buffer.x_syn.nbytes + (buffer.velocity.nbytes if buffer.velocity.any() else 0)
+
+
+def rows() -> dict[str, ModuleType]:
+    """Every row module by its NAME."""
+    modules = [import_module(f"{__name__}.{i.name}") for i in pkgutil.iter_modules(__path__) if i.name[0] != "_"]
+    return {module.NAME: module for module in modules}

@@ -1,0 +1,37 @@
+"""FIFO: the newest frames replace the oldest (Hayes et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from deco_runtime.condense import Condensed
+from deco_runtime.learner import Learner
+from deco_runtime.types import Floats, Ints
+
+from deco_benchmarks.rows import LearnerRow, Row, Setup
+from deco_benchmarks.rows._real import replaced
+
+NAME = "FIFO"
+ABOUT = "Keeps the newest real frames (Hayes et al. 2019)."
+
+
+def make(setup: Setup) -> Row:
+    """Starts with `ipc` labelled images per class."""
+    return LearnerRow(setup.learner(Queue, setup.real_buffer()))
+
+
+class Queue(Learner):
+    """A ring: `oldest` is the place that goes next."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.oldest = 0
+
+    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+        size = len(self.buffer.y_syn)
+        places = {}
+        for i in range(len(y)):
+            places[self.oldest] = i
+            self.oldest = (self.oldest + 1) % size
+        return replaced(self.buffer, places, x, y)

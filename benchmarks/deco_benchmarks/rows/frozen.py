@@ -1,0 +1,36 @@
+"""Frozen: the pre-trained model, never updated; what every other row has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from deco_runtime.condense import Condensed
+from deco_runtime.learner import Learner, SegmentReport
+from deco_runtime.types import Floats, Ints, Segment
+
+from deco_benchmarks.rows import LearnerRow, Row, Setup
+
+NAME = "Frozen"
+ABOUT = "The pre-trained model, never updated."
+
+
+def make(setup: Setup) -> Row:
+    """The pre-trained model; segments are voted on for the report and change nothing."""
+    return Frozen(setup.learner(Idle))
+
+
+class Idle(Learner):
+    """A learner that keeps its buffer."""
+
+    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+        return Condensed(self.buffer, [], [], 0)
+
+
+class Frozen(LearnerRow):
+    """Never retrains, and has no state of its own."""
+
+    def learn(self, segment: Segment) -> SegmentReport:
+        return self.learner.learn(segment)
+
+    def state_bytes(self) -> int:
+        return 0

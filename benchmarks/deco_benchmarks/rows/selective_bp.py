@@ -1,0 +1,33 @@
+"""Selective-BP: keeps the frames the model is least sure of (Jiang et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.condense import Condensed
+from deco_runtime.learner import Learner
+from deco_runtime.types import Floats, Ints
+
+from deco_benchmarks.rows import LearnerRow, Row, Setup
+
+NAME = "Selective-BP"
+ABOUT = "Keeps the real frames with the lowest confidence of the deployed model (Jiang et al. 2019)."
+
+
+def make(setup: Setup) -> Row:
+    """Starts with `ipc` labelled images per class."""
+    return LearnerRow(setup.learner(LeastConfident, setup.real_buffer()))
+
+
+class LeastConfident(Learner):
+    """Buffer and active frames compete; confidence is that in the stored label, under the model as it is now."""
+
+    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+        x_all, y_all = np.concatenate([self.buffer.x_syn, x]), np.concatenate([self.buffer.y_syn, y])
+        logits, _ = self.engine.predict(self.theta, x_all)
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        log_p = shifted[np.arange(len(y_all)), y_all] - np.log(np.exp(shifted).sum(axis=1))
+        kept = np.sort(np.argsort(log_p, kind="stable")[: len(self.buffer.y_syn)])
+        return Condensed(CondensedBuffer(x_all[kept], y_all[kept], self.buffer.velocity), [], [], 0)

@@ -1,0 +1,74 @@
+"""Which image comes when: streams of one class after another, of mixed scenes, and several passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from deco_runtime.errors import UsageError
+from deco_runtime.sources.images import stc_order
+from deco_runtime.types import Ints
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """A stream, written as "stc=500,interleave=2,passes=1"; what is left out has its default.
+
+    stc: strength of temporal correlation, consecutive images of one class in each scene. interleave: scenes seen at the
+    same time, their frames mixed at random. passes: times every image comes, in another order each time.
+    Raises UsageError for a value below 1.
+    """
+
+    stc: int = 500
+    interleave: int = 1
+    passes: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 1:
+                raise UsageError(
+                    f"expected --stream {field.name} to be at least 1, but found {getattr(self, field.name)}"
+                )
+
+
+def parse(text: str) -> StreamSpec:
+    """The stream of a text such as "stc=100,interleave=2". Raises UsageError naming what is wrong."""
+    names = [field.name for field in fields(StreamSpec)]
+    values = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name not in names or not value.isdecimal() or name in values:
+            raise UsageError(
+                f"expected --stream as KEY=NUMBER,… with each of {', '.join(names)} at most once, but found {text!r}"
+            )
+        values[name] = int(value)
+    return StreamSpec(**values)
+
+
+def order(labels: Ints, spec: StreamSpec, seed: int) -> Ints:
+    """Indices into `labels` (n,) in the order of the stream, (passes · n,) int64; deterministic in the seed.
+
+    Each pass holds every image once. Runs are not aligned with segments: the first run of a pass is cut to a random
+    length, so borders fall anywhere. With interleave = k, the pass is dealt to k scenes, run by run in turn, and each
+    next frame comes from a scene drawn at random among those that have frames left.
+    """
+    return np.concatenate([_one_pass(labels, spec, seed + 1000 * number) for number in range(spec.passes)])
+
+
+def _one_pass(labels: Ints, spec: StreamSpec, seed: int) -> Ints:
+    rng = np.random.default_rng(seed)
+    runs = stc_order(labels.tolist(), spec.stc, seed)
+    start = int(rng.integers(min(spec.stc, len(runs)))) if len(runs) else 0
+    runs = np.roll(runs, -start)  # the part cut off the first run comes last
+    if spec.interleave == 1:
+        return runs
+    borders = np.flatnonzero(np.diff(labels[runs])) + 1
+    scenes: list[list[Ints]] = [[] for _ in range(spec.interleave)]
+    for number, run in enumerate(np.split(runs, borders)):
+        scenes[number % spec.interleave].append(run)
+    queues = [np.concatenate(scene) for scene in scenes if scene]
+    turn = rng.permutation(np.repeat(np.arange(len(queues)), [len(q) for q in queues]))
+    mixed = np.empty_like(runs)
+    for number, queue in enumerate(queues):
+        mixed[turn == number] = queue
+    return mixed

@@ -1,0 +1,257 @@
+"""One trial: one row on one stream from one pre-trained model, with the learner and engine that deco-run ships."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from deco_export.data import Data, Images, pick
+from deco_export.export import Options, export
+from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.device import peak_memory_mb
+from deco_runtime.engine import open_engine
+from deco_runtime.preprocess import Preprocessing, normalise
+from deco_runtime.recipe import named, override
+from deco_runtime.types import Floats, Ints, Segment
+from deco_runtime.vote import pseudo_label
+
+from deco_benchmarks import streams
+from deco_benchmarks.datasets import Dataset
+from deco_benchmarks.rows import Row, Setup, rows
+
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How large a trial is. stream_images, test_images: None for all. recipe: "KEY=VALUE" changes to the paper's."""
+
+    width: int
+    depth: int | None
+    image_size: int
+    epochs: int | None
+    stream_images: int | None
+    test_images: int | None
+    recipe: tuple[str, ...] = ()
+
+
+PRESETS = {
+    "smoke": Preset(8, 2, 16, 30, 200, 100, ("segment=40", "retrain_interval=2", "retrain_epochs=5", "iterations=2")),
+    "quick": Preset(32, None, 32, 30, 60 * 128, 2000),
+    "paper": Preset(128, None, 32, 30, None, None),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a trial's outcome, besides the code and the data."""
+
+    row: str
+    dataset: str
+    labelled: float
+    ipc: int
+    stream: str
+    seed: int
+    preset: str
+    settings: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """A file name for the trial: readable, and unique by a hash of all values."""
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
+        return f"{self.row.lower()}-ipc{self.ipc}-seed{self.seed}-{digest}".replace(" ", "-")
+
+
+def split(dataset: Dataset, config: Config, image_size: int) -> tuple[Data, Images]:
+    """Labelled data for pre-training, and the stream's images: the rest of the training images."""
+    rng = np.random.default_rng(config.seed)
+    chosen, rest = pick(dataset.train.labels, config.labelled, rng)
+    nothing = np.zeros(0, np.int64)
+    data = Data(dataset.classes, dataset.train[chosen], dataset.train[nothing], ())
+    return data, dataset.train[rest]
+
+
+def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callable[[str, int, int], None]) -> Path:
+    """The bundle that all rows of the same data, labels, ipc, preset and seed start from; exported once."""
+    preset = PRESETS[config.preset]
+    path = folder / f"{config.dataset}-{config.preset}-labelled{config.labelled:g}-ipc{config.ipc}-seed{config.seed}"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        options = Options(
+            data=config.dataset,
+            out=path,
+            labelled=config.labelled,
+            model="convnet",
+            width=preset.width,
+            depth=preset.depth,
+            image_size=preset.image_size,
+            ipc=config.ipc,
+            epochs=preset.epochs,
+            seed=config.seed,
+            validation=0.0,
+        )
+        export(options, progress, split(dataset, config, preset.image_size)[0])
+    return path
+
+
+def run_trial(
+    config: Config, dataset: Dataset, bundle_path: Path, tick: Callable[[int, int], None] = lambda done, total: None
+) -> dict[str, Any]:
+    """Stream the unlabelled images through the row; returns the result as it is written to its JSON file.
+
+    tick: called with (segments done, segments) as the stream goes on.
+    """
+    preset = PRESETS[config.preset]
+    recipe = override(named("paper"), (*preset.recipe, *config.settings))
+    bundle = open_bundle(bundle_path)
+    how = bundle.preprocessing
+    row = _make_row(config, dataset, bundle, recipe)
+    frozen = _predictor(bundle)
+    stream_images = split(dataset, config, preset.image_size)[1]
+    spec = streams.parse(config.stream)
+    order = streams.order(stream_images.labels, spec, config.seed)[: preset.stream_images]
+    test = _test_images(dataset, preset, config.seed)
+
+    clock = _Clock()
+    started = time.monotonic()
+    frozen_accuracy, _ = _score(frozen, test, how)
+    accuracy, per_class = _score(row.predict, test, how)
+    curve, best = [{"frames": 0, "accuracy": accuracy}], per_class
+    reports: list[dict[str, Any]] = []
+    count = len(order) // recipe.segment
+    for number in range(count):
+        begin = number * recipe.segment
+        index = order[begin : begin + recipe.segment]
+        x = normalise(stream_images.pixels[index], how)
+        with clock("predict"):
+            pseudo, confidence = pseudo_label(_logits(row.predict, x))
+        with clock("learn"):
+            report = row.learn(Segment(x, pseudo, confidence, stream_images.labels[index]))
+        reports.append(asdict(report))
+        if (number + 1) % recipe.retrain_interval == 0:
+            accuracy, per_class = _score(row.predict, test, how)
+            curve.append({"frames": begin + len(index), "accuracy": accuracy})
+            best = np.maximum(best, per_class)
+        tick(number + 1, count)
+    if hasattr(row, "finish"):
+        with clock("learn"):
+            row.finish()
+    final, per_class = _score(row.predict, test, how)
+    curve.append({"frames": count * recipe.segment, "accuracy": final})
+    return {
+        "row": config.row,
+        "dataset": config.dataset,
+        "labelled": config.labelled,
+        "ipc": config.ipc,
+        "stream": config.stream,
+        "seed": config.seed,
+        "final_accuracy": final,
+        "frozen_accuracy": frozen_accuracy,
+        "average_accuracy": float(np.mean([point["accuracy"] for point in curve])),
+        "forgetting_per_class": dict(zip(bundle.classes, (best - per_class).tolist(), strict=True)),
+        "curve": curve,
+        "kept": _mean([r["kept"] for r in reports]),
+        "pseudo_accuracy": _weighted([(r["pseudo_accuracy"], r["kept"]) for r in reports]),
+        "distance": [r["distance"] for r in reports],
+        "seconds": time.monotonic() - started,
+        "seconds_by_stage": clock.seconds,
+        "peak_memory_mb": peak_memory_mb(),
+        "state_bytes": row.state_bytes(),
+        "segments": count,
+        "test_images": len(test),
+        "config": asdict(config),
+        "recipe": recipe.to_json(),
+        "bundle": bundle.hash,
+        "versions": _versions(),
+    }
+
+
+def _make_row(config: Config, dataset: Dataset, bundle: Bundle, recipe: Any) -> Row:
+    labelled = split(dataset, config, bundle.preprocessing.size)[0].train
+    setup = Setup(
+        engine=open_engine(bundle),
+        parameters=bundle.parameters,
+        theta=bundle.weights(),
+        condensed=bundle.buffer(),
+        x_labelled=normalise(labelled.pixels, bundle.preprocessing),
+        y_labelled=labelled.labels,
+        classes=len(bundle.classes),
+        ipc=config.ipc,
+        recipe=recipe,
+        rng=np.random.default_rng(config.seed),
+    )
+    row: Row = rows()[config.row].make(setup)
+    return row
+
+
+def _predictor(bundle: Bundle) -> Callable[[Floats], Floats]:
+    engine, theta = open_engine(bundle), bundle.weights()
+    return lambda x: engine.predict(theta, x)[0]
+
+
+def _test_images(dataset: Dataset, preset: Preset, seed: int) -> Images:
+    """The same random test images for every row."""
+    return dataset.test[np.random.default_rng(seed).permutation(len(dataset.test))[: preset.test_images]]
+
+
+def _logits(predict: Callable[[Floats], Floats], x: Floats) -> Floats:
+    return np.concatenate([predict(x[i : i + BATCH]) for i in range(0, len(x), BATCH)])
+
+
+def _score(
+    predict: Callable[[Floats], Floats], images: Images, how: Preprocessing
+) -> tuple[float, npt.NDArray[np.float64]]:
+    """Accuracy over all images, and (K,) that of each class (0 for a class without images)."""
+    answers = [
+        predict(normalise(images.pixels[i : i + BATCH], how)).argmax(axis=1) for i in range(0, len(images), BATCH)
+    ]
+    right: Ints = (np.concatenate(answers) == images.labels).astype(np.int64)
+    classes = int(images.labels.max()) + 1
+    count = np.bincount(images.labels, minlength=classes)
+    return float(right.mean()), np.bincount(images.labels, right, classes) / np.maximum(count, 1)
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _weighted(pairs: list[tuple[float | None, float]]) -> float | None:
+    known = [(value, weight) for value, weight in pairs if value is not None]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None
+
+
+class _Clock:
+    """Wall time by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, stage: str) -> _Clock:
+        self._stage = stage
+        return self
+
+    def __enter__(self) -> None:
+        self._begun = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + time.monotonic() - self._begun
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in ("deco-edge", "numpy", "onnxruntime", "onnxruntime-training-cpu", "torch"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

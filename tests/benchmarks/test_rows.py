@@ -1,0 +1,171 @@
+"""Each row does what its source says, on constructed cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.stats
+from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.initialise import Parameter
+from deco_runtime.recipe import Recipe
+from deco_runtime.types import Segment
+
+pytest.importorskip("torch")
+
+from deco_benchmarks.rows import Setup, rows
+from deco_benchmarks.rows.head import PENALTIES, best_penalty
+from fake_engine import LinearEngine
+
+CLASSES, SHAPE = 3, (3, 2, 2)
+
+
+def setup(ipc: int = 2, seed: int = 0, recipe: Recipe | None = None) -> Setup:
+    rng = np.random.default_rng(seed)
+    y = np.repeat(np.arange(CLASSES), 6)
+    x = (rng.standard_normal((len(y), *SHAPE)) + y[:, None, None, None]).astype(np.float32)
+    condensed = CondensedBuffer.start(x[::3].copy(), y[::3])
+    return Setup(
+        engine=LinearEngine(CLASSES),
+        parameters=(Parameter("weight", (CLASSES, 12), 0, "normal", 0.0, 0.3),),
+        theta=(0.3 * rng.standard_normal(36)).astype(np.float32),
+        condensed=condensed,
+        x_labelled=x,
+        y_labelled=y,
+        classes=CLASSES,
+        ipc=ipc,
+        recipe=recipe or Recipe(iterations=1, retrain_interval=2, retrain_epochs=1),
+        rng=rng,
+    )
+
+
+def segment(pseudo: list[int], mark: float = 0.0, labels: list[int] | None = None) -> Segment:
+    """Frame i is filled with mark + i, so that it can be recognised in a buffer."""
+    n = len(pseudo)
+    x = np.broadcast_to((mark + np.arange(n, dtype=np.float32))[:, None, None, None], (n, *SHAPE)).copy()
+    true = np.asarray(labels if labels is not None else pseudo)
+    return Segment(x, np.asarray(pseudo), np.full(n, 0.9, np.float32), true)
+
+
+def marks(row) -> list[float]:
+    """The recognisable frames now in a row's buffer, place by place."""
+    return row.learner.buffer.x_syn[:, 0, 0, 0].tolist()
+
+
+@pytest.mark.parametrize("name", sorted(rows()))
+def test_every_row_learns_and_predicts(name: str) -> None:
+    row = rows()[name].make(setup())
+    for mark in (100, 200, 300):
+        report = row.learn(segment([1] * 8, mark))
+        assert report.kept == 1
+    logits = row.predict(np.zeros((5, *SHAPE), np.float32))
+    assert logits.shape == (5, CLASSES)
+    assert np.isfinite(logits).all()
+    assert row.state_bytes() >= 0
+    assert rows()[name].ABOUT.endswith(".")
+
+
+@pytest.mark.parametrize("name", sorted(set(rows()) - {"Oracle"}))
+def test_no_row_but_oracle_learns_from_labels(name: str) -> None:
+    answers = []
+    for labels in ([1] * 8, [0, 2] * 4):
+        row = rows()[name].make(setup())
+        for mark in (100, 200, 300):
+            row.learn(segment([1] * 8, mark, labels))
+        answers.append(row.predict(np.ones((3, *SHAPE), np.float32)))
+    assert np.array_equal(*answers)
+
+
+def test_oracle_learns_what_is_true() -> None:
+    told, right = rows()["Oracle"].make(setup()), rows()["Oracle"].make(setup())
+    report = told.learn(segment([0] * 6, 1, labels=[2] * 6))
+    assert report.active == [2]
+    assert report.pseudo_accuracy == 1
+    right.learn(segment([2] * 6, 1, labels=[2] * 6))
+    assert np.array_equal(told.learner.buffer.x_syn, right.learner.buffer.x_syn)
+
+
+def test_frozen_never_changes() -> None:
+    made = setup()
+    row = rows()["Frozen"].make(made)
+    x = made.x_labelled
+    before = row.predict(x)
+    for _ in range(5):
+        row.learn(segment([1] * 8))
+    assert np.array_equal(row.predict(x), before)
+
+
+def test_fifo_replaces_the_oldest_in_order() -> None:
+    row = rows()["FIFO"].make(setup(ipc=2))
+    start = marks(row)
+    row.learn(segment([1] * 4, 100))
+    assert marks(row) == [100, 101, 102, 103, *start[4:]]
+    row.learn(segment([2] * 4, 200))
+    assert marks(row) == [202, 203, 102, 103, 200, 201]
+    assert row.learner.buffer.y_syn.tolist() == [2, 2, 1, 1, 2, 2]
+
+
+def test_a_reservoir_is_a_uniform_sample_of_all_that_was_seen() -> None:
+    """Places of 6 among 6 + 24 frames: each of the 24 is in the buffer with probability 6/30."""
+    count = np.zeros(24)
+    runs = 1500
+    for seed in range(runs):
+        row = rows()["Random"].make(setup(seed=seed, recipe=Recipe(retrain_interval=100)))
+        row.learn(segment([1] * 12, 100))
+        row.learn(segment([1] * 12, 112))
+        kept = [int(mark) - 100 for mark in marks(row) if mark >= 100]
+        count[kept] += 1
+    assert count.sum() / runs == pytest.approx(24 * 6 / 30, rel=0.03)
+    assert scipy.stats.chisquare(count).pvalue > 0.01
+
+
+def test_selective_bp_keeps_the_least_confident() -> None:
+    made = setup(ipc=2)
+    row = rows()["Selective-BP"].make(made)
+    x_before, y_before = row.learner.buffer.x_syn, row.learner.buffer.y_syn
+    coming = segment([1] * 5, 1)
+    x, y = np.concatenate([x_before, coming.x]), np.concatenate([y_before, coming.pseudo])
+    probability = scipy.special.softmax(made.engine.predict(made.theta, x)[0], axis=1)[np.arange(len(y)), y]
+    row.learn(coming)
+    expected = np.sort(np.argsort(probability)[:6])
+    assert np.array_equal(row.learner.buffer.x_syn, x[expected])
+    assert np.array_equal(row.learner.buffer.y_syn, y[expected])
+
+
+def test_head_is_ridge_regression_on_all_it_was_given() -> None:
+    made = setup(recipe=Recipe(retrain_interval=1))
+    row = rows()["Head"].make(made)
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((9, *SHAPE)).astype(np.float32)
+    row.learn(Segment(x, np.full(9, 2), np.full(9, 0.5, np.float32), np.full(9, -1)))
+    f = np.concatenate([made.x_labelled, x]).reshape(-1, 12).astype(np.float64)
+    f = np.concatenate([f, np.ones((len(f), 1))], axis=1)
+    target = np.eye(CLASSES)[np.concatenate([made.y_labelled, np.full(9, 2)])]
+    stacked = np.concatenate([f, np.sqrt(row.penalty) * np.eye(13)])
+    expected, *_ = np.linalg.lstsq(stacked, np.concatenate([target, np.zeros((13, CLASSES))]), rcond=None)
+    np.testing.assert_allclose(row.weights, expected, atol=1e-8)
+
+
+def test_the_heads_penalty_is_the_one_that_leaving_one_out_would_choose() -> None:
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, CLASSES, 30)
+    f = rng.standard_normal((30, 8)) + 0.7 * np.eye(8)[y]
+    accuracy = []
+    for penalty in PENALTIES:
+        right = 0
+        for i in range(30):
+            others = np.arange(30) != i
+            a = f[others].T @ f[others] + penalty * np.eye(8)
+            right += int((f[i] @ np.linalg.solve(a, f[others].T @ np.eye(CLASSES)[y[others]])).argmax() == y[i])
+        accuracy.append(right)
+    assert best_penalty(f, y, CLASSES) == PENALTIES[int(np.argmax(accuracy))]
+
+
+def test_buffers_keep_their_size() -> None:
+    for name in ("Random", "FIFO", "Selective-BP"):
+        row = rows()[name].make(replace(setup(), ipc=1))
+        for mark in (100, 200):
+            row.learn(segment([0] * 7, mark))
+        assert row.learner.buffer.x_syn.shape == (CLASSES, *SHAPE)
+        assert row.learner.buffer.x_syn.dtype == np.float32

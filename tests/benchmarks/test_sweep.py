@@ -1,0 +1,97 @@
+"""deco-eval as its users run it, on the digits and the smallest preset."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+KEYS = (
+    "row", "dataset", "labelled", "ipc", "stream", "seed", "final_accuracy", "frozen_accuracy", "seconds",
+    "peak_memory_mb",
+)  # fmt: skip
+
+
+def deco_eval(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from deco_benchmarks.eval_cli import main; main()"]
+    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("results")
+    done = deco_eval("run", "--rows", "DECO,Frozen,Head", "--ipc", 2, "--seeds", 1, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def results(out: Path) -> dict[str, dict]:
+    found = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    return {f"{r['row']}-{r['seed']}": r for r in found}
+
+
+def test_each_trial_is_one_file_with_everything_to_rerun_it(swept: Path) -> None:
+    found = results(swept)
+    assert sorted(found) == ["DECO-0", "Frozen-0", "Head-0"]
+    for result in found.values():
+        assert set(KEYS) <= result.keys()
+        assert result["segments"] == 5
+        assert result["curve"][0]["frames"] == 0
+        assert result["curve"][-1]["accuracy"] == result["final_accuracy"]
+        assert {"config", "recipe", "bundle", "versions"} <= result.keys()
+    frozen = found["Frozen-0"]
+    assert frozen["final_accuracy"] == frozen["frozen_accuracy"] > 0.5
+    assert len({r["bundle"] for r in found.values()}) == 1
+    assert found["DECO-0"]["final_accuracy"] != found["DECO-0"]["frozen_accuracy"] or found["DECO-0"]["kept"] > 0
+    assert found["Head-0"]["state_bytes"] > found["Frozen-0"]["state_bytes"]
+
+
+def test_what_is_there_is_not_done_again(swept: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in swept.glob("*.json")}
+    done = deco_eval("run", "--rows", "DECO,Frozen", "--ipc", 2, "--seeds", 1, "--out", swept)
+    assert "2 of 2 trials are in" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in swept.glob("*.json")} == before
+
+
+def test_two_jobs_give_what_one_gives(swept: Path, tmp_path: Path) -> None:
+    done = deco_eval("run", "--rows", "DECO,Frozen", "--ipc", 2, "--seeds", 1, "--jobs", 2, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    one, two = results(swept), results(tmp_path / "out")
+    for name in ("DECO-0", "Frozen-0"):
+        assert two[name]["final_accuracy"] == pytest.approx(one[name]["final_accuracy"], abs=0.03)
+
+
+def test_a_failed_trial_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
+    done = deco_eval("run", "--rows", "Frozen", "--ipc", "2,500", "--seeds", 1, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1 trials failed" in done.stderr
+    assert [r["ipc"] for r in results(tmp_path).values()] == [2]
+    (failed,) = tmp_path.glob("*.failed")
+    assert "--ipc 500" in json.loads(failed.read_text())["error"]
+
+
+def test_the_table_of_a_sweep(swept: Path) -> None:
+    done = deco_eval("table", swept)
+    assert done.returncode == 0, done.stderr
+    assert "### digits, 10% labelled, stc=500, preset smoke" in done.stdout
+    assert done.stdout.count("| 2 | 1 |") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "--rows", "Nonsense"), "expected --rows all or names among"),
+        (("run", "--ipc", "ten"), "expected --ipc as whole numbers"),
+        (("run", "--stream", "stc=zero", "--rows", "Frozen"), "stc"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = deco_eval(*arguments, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,73 @@
+"""Tables from result files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deco_runtime.errors import DataError
+
+pytest.importorskip("torch")
+
+from deco_benchmarks import paper
+from deco_benchmarks.table import accuracy_tables, read
+
+
+def result(row: str, seed: int, final: float, frozen: float = 0.6, **more: object) -> dict[str, object]:
+    return {
+        "row": row,
+        "dataset": "cifar10",
+        "labelled": 0.1,
+        "ipc": 10,
+        "stream": "stc=500",
+        "seed": seed,
+        "final_accuracy": final,
+        "frozen_accuracy": frozen,
+        "seconds": 10.0,
+        "kept": 0.5,
+        "pseudo_accuracy": None,
+        "config": {"preset": "quick"},
+        **more,
+    }
+
+
+def write(folder: Path, *results: dict[str, object]) -> Path:
+    for number, each in enumerate(results):
+        (folder / f"{number}.json").write_text(json.dumps(each))
+    return folder
+
+
+def test_mean_deviation_gain_and_the_papers_number(tmp_path: Path) -> None:
+    write(tmp_path, result("DECO", 0, 0.58, 0.60), result("DECO", 1, 0.60, 0.61), result("Frozen", 0, 0.60))
+    text = accuracy_tables(read(tmp_path))
+    assert "### cifar10, 10% labelled, stc=500, preset quick" in text
+    assert "| DECO | 10 | 2 | 59.00 ± 1.41 | -1.50 | 50.0 | – | 10 | 59.28 |" in text
+    assert "| Frozen | 10 | 1 | 60.00 | +0.00 | 50.0 | – | 10 | – |" in text
+    assert text.index("| Frozen") < text.index("| DECO")
+
+
+def test_streams_and_presets_are_not_mixed(tmp_path: Path) -> None:
+    write(tmp_path, result("DECO", 0, 0.5), result("DECO", 0, 0.4, stream="stc=100,interleave=2"))
+    assert accuracy_tables(read(tmp_path)).count("###") == 2
+
+
+def test_what_is_no_result_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="found none"):
+        read(tmp_path)
+    lacking = result("DECO", 0, 0.5)
+    del lacking["stream"]
+    write(tmp_path, lacking)
+    with pytest.raises(DataError, match=r"0\.json.*'stream'"):
+        read(tmp_path)
+    (tmp_path / "0.json").write_text("{")
+    with pytest.raises(DataError, match=r"0\.json.*cannot be read"):
+        read(tmp_path)
+
+
+def test_the_papers_table_is_whole_and_deco_leads_it() -> None:
+    """Its own claim: DECO is ahead of every baseline in each of the 32 settings."""
+    assert len(paper.ACCURACY) == 32
+    for numbers in paper.ACCURACY.values():
+        assert len(numbers) == len(paper.METHODS)
+        assert numbers[-1] == max(numbers)
