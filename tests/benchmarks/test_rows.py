@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ pytest.importorskip("torch")
 
 from deco_benchmarks.rows import Setup, rows
 from deco_benchmarks.rows.head import PENALTIES, best_penalty
+from deco_benchmarks.rows.k_center import greedy_centers
 from fake_engine import LinearEngine
 
 CLASSES, SHAPE = 3, (3, 2, 2)
@@ -66,8 +68,8 @@ def test_every_row_learns_and_predicts(name: str) -> None:
     assert rows()[name].ABOUT.endswith(".")
 
 
-@pytest.mark.parametrize("name", sorted(set(rows()) - {"Oracle"}))
-def test_no_row_but_oracle_learns_from_labels(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(set(rows()) - {"Oracle", "Upper"}))
+def test_no_other_row_learns_from_labels(name: str) -> None:
     answers = []
     for labels in ([1] * 8, [0, 2] * 4):
         row = rows()[name].make(setup())
@@ -163,9 +165,75 @@ def test_the_heads_penalty_is_the_one_that_leaving_one_out_would_choose() -> Non
 
 
 def test_buffers_keep_their_size() -> None:
-    for name in ("Random", "FIFO", "Selective-BP"):
+    for name in ("Random", "FIFO", "Selective-BP", "K-Center", "GSS-Greedy"):
         row = rows()[name].make(replace(setup(), ipc=1))
         for mark in (100, 200):
             row.learn(segment([0] * 7, mark))
         assert row.learner.buffer.x_syn.shape == (CLASSES, *SHAPE)
         assert row.learner.buffer.x_syn.dtype == np.float32
+
+
+def test_k_center_is_within_twice_of_the_best_cover() -> None:
+    for seed in range(20):
+        points = np.random.default_rng(seed).standard_normal((9, 2))
+
+        def radius(centers: tuple[int, ...], points: np.ndarray = points) -> float:
+            return np.linalg.norm(points[:, None] - points[None, list(centers)], axis=2).min(axis=1).max()
+
+        best = min(radius(centers) for centers in itertools.combinations(range(9), 3))
+        chosen = greedy_centers(points, 3, first=0)
+        assert len(set(chosen.tolist())) == 3
+        assert radius(tuple(chosen)) <= 2 * best + 1e-12
+
+
+def test_k_center_keeps_the_outlier_and_drops_the_copies() -> None:
+    row = rows()["K-Center"].make(setup())
+    coming = segment([1] * 5, 1)
+    coming.x[4] = 1000
+    row.learn(coming)
+    assert 1000 in marks(row)
+
+
+def test_gss_compares_gradients_of_the_last_layer() -> None:
+    """The product of the factors' cosines is the cosine of the gradients written out."""
+    made = setup()
+    row = rows()["GSS-Greedy"].make(made)
+    x, y = made.x_labelled[[0, 7, 13]], made.y_labelled[[0, 7, 13]]
+    error, feature = row.learner._factors(x, y)
+    t = np.eye(CLASSES, dtype=np.float32)[y]
+    gradients = np.stack([made.engine.weight_gradient(made.theta, x[i : i + 1], t[i : i + 1])[1] for i in range(3)])
+    gradients /= np.linalg.norm(gradients, axis=1, keepdims=True)
+    np.testing.assert_allclose((error @ error.T) * (feature @ feature.T), gradients @ gradients.T, atol=1e-5)
+
+
+def test_gss_refuses_a_gradient_it_has_and_takes_one_that_is_new() -> None:
+    made = setup()
+    row = rows()["GSS-Greedy"].make(made)
+    held = row.learner.buffer
+    row.learn(Segment(held.x_syn[:3] + 0, held.y_syn[:3], np.full(3, 0.9, np.float32), held.y_syn[:3]))
+    copies = row.learner.buffer.x_syn
+    assert np.array_equal(copies, held.x_syn)  # their cosine with themselves is 1
+    made = replace(setup(), theta=np.zeros(36, np.float32))  # p is flat, so errors of different classes oppose
+    row = rows()["GSS-Greedy"].make(made)
+    x = np.abs(held.x_syn)
+    row.learner.buffer = CondensedBuffer.start(x, np.array([0, 0, 0, 2, 2, 2]))
+    row.learner.score[:] = 2.0  # each of them redundant
+    row.learn(Segment(np.ones((8, *SHAPE), np.float32), np.full(8, 1), np.full(8, 0.9, np.float32), np.full(8, 1)))
+    assert 1 in row.learner.buffer.y_syn
+    assert row.learner.score.min() < 1
+
+
+def test_upper_learns_from_all_frames_at_the_end() -> None:
+    made = setup(recipe=Recipe(retrain_interval=100))
+    row = rows()["Upper"].make(made)
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, CLASSES, 600)
+    x = rng.standard_normal((600, *SHAPE)) + 2 * (np.arange(12).reshape(SHAPE) % CLASSES == y[:, None, None, None])
+    x = x.astype(np.float32)
+    before = row.predict(x)
+    for part in np.split(np.arange(600), 6):
+        row.learn(Segment(x[part], np.zeros(100, np.int64), np.ones(100, np.float32), y[part]))
+    assert np.array_equal(row.predict(x), before)
+    row.finish()
+    assert np.mean(row.predict(x).argmax(1) == y) > np.mean(before.argmax(1) == y) + 0.1
+    assert row.state_bytes() == made.x_labelled.nbytes + x.nbytes

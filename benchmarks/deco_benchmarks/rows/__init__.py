@@ -67,7 +67,7 @@ class Row(Protocol):
         ...
 
     def learn(self, segment: Segment) -> SegmentReport:
-        """Take one segment; retrain where the row's schedule says so. Only Oracle may learn from its labels."""
+        """Take one segment, retrain where the schedule says so. Only Oracle and Upper may learn from its labels."""
         ...
 
     def state_bytes(self) -> int:
