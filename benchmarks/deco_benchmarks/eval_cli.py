@@ -23,7 +23,7 @@ def command() -> None:
 @click.option("--ipc", default="10", metavar="N,N", help="Images per class in the buffer.")
 @click.option("--seeds", default=3, type=click.IntRange(1), help="Trials per setting, seeds 0 … N−1.")
 @click.option("--labelled", default=0.1, type=click.FloatRange(0, 1, min_open=True), help="Share of labels used.")
-@click.option("--stream", default="stc=500", help="Stream, such as stc=500 or stc=100,interleave=2,passes=2.")
+@click.option("--stream", default="stc=500", help="Stream, such as stc=500, stc=100,interleave=2 or drift=3.")
 @click.option("--preset", default="smoke", type=click.Choice(["smoke", "quick", "paper"]), help="smoke: seconds per "
               "trial; quick: a narrow net on part of the stream, minutes; paper: everything, hours.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the paper's recipe.")

@@ -1,4 +1,4 @@
-"""Which image comes when: streams of one class after another, of mixed scenes, and several passes."""
+"""Which image comes when, and in what state: one class after another, mixed scenes, several passes, drift."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ from dataclasses import dataclass, fields
 import numpy as np
 from deco_runtime.errors import UsageError
 from deco_runtime.sources.images import stc_order
-from deco_runtime.types import Ints
+from deco_runtime.types import Floats, Ints
 
 
 @dataclass(frozen=True)
 class StreamSpec:
-    """A stream, written as "stc=500,interleave=2,passes=1"; what is left out has its default.
+    """A stream, written as "stc=500,interleave=2,drift=3"; what is left out has its default.
 
     stc: strength of temporal correlation, consecutive images of one class in each scene. interleave: scenes seen at the
-    same time, their frames mixed at random. passes: times every image comes, in another order each time.
-    Raises UsageError for a value below 1.
+    same time, their frames mixed at random. passes: times every image comes, in another order each time. drift:
+    severity of corruption at the end of the stream, reached in a straight line from 0 at its start.
+    Raises UsageError for a value below 1, and for a drift above 5.
     """
 
     stc: int = 500
     interleave: int = 1
     passes: int = 1
+    drift: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) < 1:
-                raise UsageError(
-                    f"expected --stream {field.name} to be at least 1, but found {getattr(self, field.name)}"
-                )
+            value = getattr(self, field.name)
+            if field.name != "drift" and value < 1:
+                raise UsageError(f"expected --stream {field.name} to be at least 1, but found {value}")
+        if not 0 <= self.drift <= 5:
+            raise UsageError(f"expected --stream drift to be 0 to 5, but found {self.drift}")
 
 
 def parse(text: str) -> StreamSpec:
@@ -72,3 +75,9 @@ def _one_pass(labels: Ints, spec: StreamSpec, seed: int) -> Ints:
     for number, queue in enumerate(queues):
         mixed[turn == number] = queue
     return mixed
+
+
+def severity(position: Ints, length: int, spec: StreamSpec) -> Floats:
+    """Severity (n,) of the corruption at these positions of a stream of `length` frames."""
+    ramp: Floats = (spec.drift * position / max(1, length - 1)).astype(np.float32)
+    return ramp

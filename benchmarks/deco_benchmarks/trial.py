@@ -25,6 +25,7 @@ from deco_runtime.types import Floats, Ints, Segment
 from deco_runtime.vote import pseudo_label
 
 from deco_benchmarks import streams
+from deco_benchmarks.corruptions import corrupt
 from deco_benchmarks.datasets import Dataset
 from deco_benchmarks.rows import Row, Setup, rows
 
@@ -119,7 +120,8 @@ def run_trial(
     stream_images = split(dataset, config, preset.image_size)[1]
     spec = streams.parse(config.stream)
     order = streams.order(stream_images.labels, spec, config.seed)[: preset.stream_images]
-    test = _test_images(dataset, preset, config.seed)
+    clean = _test_images(dataset, preset, config.seed)
+    test = _as_at_the_end(clean, spec, config.seed)
 
     clock = _Clock()
     started = time.monotonic()
@@ -128,10 +130,12 @@ def run_trial(
     curve, best = [{"frames": 0, "accuracy": accuracy}], per_class
     reports: list[dict[str, Any]] = []
     count = len(order) // recipe.segment
+    weather = np.random.default_rng(config.seed)
     for number in range(count):
         begin = number * recipe.segment
         index = order[begin : begin + recipe.segment]
-        x = normalise(stream_images.pixels[index], how)
+        severity = streams.severity(begin + np.arange(len(index)), len(order), spec)
+        x = normalise(corrupt(stream_images.pixels[index], severity, weather), how)
         with clock("predict"):
             pseudo, confidence = pseudo_label(_logits(row.predict, x))
         with clock("learn"):
@@ -146,6 +150,7 @@ def run_trial(
         with clock("learn"):
             row.finish()
     final, per_class = _score(row.predict, test, how)
+    final_clean = _score(row.predict, clean, how)[0] if spec.drift else final
     curve.append({"frames": count * recipe.segment, "accuracy": final})
     return {
         "row": config.row,
@@ -156,6 +161,8 @@ def run_trial(
         "seed": config.seed,
         "final_accuracy": final,
         "frozen_accuracy": frozen_accuracy,
+        "final_accuracy_clean": final_clean,
+        "frozen_accuracy_clean": _score(frozen, clean, how)[0] if spec.drift else frozen_accuracy,
         "average_accuracy": float(np.mean([point["accuracy"] for point in curve])),
         "forgetting_per_class": dict(zip(bundle.classes, (best - per_class).tolist(), strict=True)),
         "curve": curve,
@@ -201,6 +208,12 @@ def _predictor(bundle: Bundle) -> Callable[[Floats], Floats]:
 def _test_images(dataset: Dataset, preset: Preset, seed: int) -> Images:
     """The same random test images for every row."""
     return dataset.test[np.random.default_rng(seed).permutation(len(dataset.test))[: preset.test_images]]
+
+
+def _as_at_the_end(images: Images, spec: streams.StreamSpec, seed: int) -> Images:
+    """The images under the corruption that the stream ends with."""
+    severity = np.full(len(images), spec.drift, np.float32)
+    return Images(corrupt(images.pixels, severity, np.random.default_rng(seed + 1)), images.labels)
 
 
 def _logits(predict: Callable[[Floats], Floats], x: Floats) -> Floats:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from deco_benchmarks.streams import StreamSpec, order, parse
+from deco_benchmarks.streams import StreamSpec, order, parse, severity
 
 LABELS = np.repeat(np.arange(4), 60)
 
@@ -72,7 +72,15 @@ def test_specs_are_read(text: str, spec: StreamSpec) -> None:
     assert parse(text) == spec
 
 
-@pytest.mark.parametrize("text", ["", "stc", "stc=0", "stc=-1", "stc=1.5", "speed=2", "stc=1,stc=2", "stc=1,,"])
+@pytest.mark.parametrize(
+    "text", ["", "stc", "stc=0", "stc=-1", "stc=1.5", "speed=2", "stc=1,stc=2", "stc=1,,", "drift=6"]
+)
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected --stream"):
         parse(text)
+
+
+def test_drift_grows_in_a_straight_line() -> None:
+    found = severity(np.arange(101), 101, parse("drift=3"))
+    np.testing.assert_allclose(found, np.linspace(0, 3, 101), rtol=1e-6)
+    assert not severity(np.arange(5), 5, StreamSpec()).any()

@@ -75,6 +75,26 @@ def test_a_failed_trial_is_recorded_and_the_others_go_on(tmp_path: Path) -> None
     assert "--ipc 500" in json.loads(failed.read_text())["error"]
 
 
+def test_a_drifting_stream_is_scored_at_its_end_and_clean(tmp_path: Path) -> None:
+    done = deco_eval(
+        "run",
+        "--rows",
+        "Frozen",
+        "--ipc",
+        2,
+        "--seeds",
+        1,
+        "--stream",
+        "stc=50,interleave=2,drift=5",
+        "--out",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    (result,) = results(tmp_path).values()
+    assert result["final_accuracy"] == result["frozen_accuracy"] < result["final_accuracy_clean"]
+    assert result["final_accuracy_clean"] == result["frozen_accuracy_clean"]
+
+
 def test_the_table_of_a_sweep(swept: Path) -> None:
     done = deco_eval("table", swept)
     assert done.returncode == 0, done.stderr
