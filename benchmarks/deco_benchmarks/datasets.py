@@ -11,6 +11,8 @@ from deco_runtime import folder
 from deco_runtime.errors import DataError
 from deco_runtime.preprocess import resize
 
+from deco_benchmarks import archives
+
 TEST_SHARE = 0.1
 """Share of every class taken for testing where a folder has no test part (and as much again for validation)."""
 
@@ -26,7 +28,9 @@ class Dataset:
 
 
 def load(source: str, size: int, seed: int) -> Dataset:
-    """scikit-learn's "digits", or an image folder with train/ and test/, or without: then split 80/10/10 by the seed.
+    """scikit-learn's "digits", an unpacked official archive of CIFAR-10, CIFAR-100 or SVHN, or an image folder.
+
+    A folder without train/ and test/ is split 80/10/10 by the seed.
 
     size: side of the images in pixels. The validation tenth is left out here. Raises DataError for a folder that
     cannot be used, or with unreadable images, since a result must not depend on which these are.
@@ -37,6 +41,15 @@ def load(source: str, size: int, seed: int) -> Dataset:
         test, rest = pick(everything.labels, 2 * TEST_SHARE, rng)
         return Dataset("digits", tuple(map(str, range(10))), everything[rest], everything[test])
     root = Path(source)
+    if not root.is_dir():
+        known = "; or ".join(f"{', '.join(a.files)} ({a.name})" for a in archives.ARCHIVES)
+        raise DataError(
+            f"expected a folder at {root} with <class>/<image>, or with the unpacked files {known}, but found none; "
+            "check the path"
+        )
+    archive = archives.find(root)
+    if archive is not None:
+        return Dataset(archive.name, *archive.read(root, size))
     train_dir, test_dir = folder.split_folder(root)
     train, classes = _read(train_dir, None, size)
     if test_dir is not None:

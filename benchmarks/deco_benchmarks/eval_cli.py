@@ -17,8 +17,13 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--data", default="digits", metavar="DIR|digits", help="Image folder, with or without train/ "
-              "and test/, or scikit-learn's handwritten digits.")  # fmt: skip
+@click.option(
+    "--data",
+    default="digits",
+    metavar="DIR|digits",
+    help="Image folder with or without train/ and test/, unpacked official archive of CIFAR-10, CIFAR-100 or SVHN, or "
+    "scikit-learn's digits.",
+)
 @click.option("--rows", default="all", metavar="all|NAME,NAME", help="Rows to run, by their names in the table.")
 @click.option("--ipc", default="10", metavar="N,N", help="Images per class in the buffer.")
 @click.option("--seeds", default=3, type=click.IntRange(1), help="Trials per setting, seeds 0 … N−1.")
