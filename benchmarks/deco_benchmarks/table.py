@@ -14,7 +14,7 @@ from deco_runtime.errors import DataError
 from deco_benchmarks import paper
 
 Result = dict[str, Any]
-ORDER = ("Frozen", "Head", *paper.METHODS, "DECO-Inner", "DECO-Full", "Oracle", "Upper")
+ORDER = ("Frozen", "Head", *paper.METHODS, "DECO-Inner", "DECO-Full (finite difference)", "Oracle", "Upper")
 REQUIRED = ("row", "dataset", "labelled", "ipc", "stream", "seed", "final_accuracy", "frozen_accuracy", "seconds")
 
 

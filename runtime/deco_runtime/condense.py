@@ -3,7 +3,8 @@
     gradient_distance   D(g_syn, g_real) and ∇_{g_syn} D                      eq:opt2, D
     match_gradients     ∇_{X'} D by a central difference, five passes         eq:opt3, eq:opt4
     contrastive_loss    L_cont and its gradient on the features               eq:contrast
-    condense            the loop over l of Algorithm 1, with opt_S            eq:final
+    Condensation        one iteration: match, contrast, opt_S                 eq:final
+    condense            the loop over l of Algorithm 1
 
 numpy only; the engine does the forward and backward passes.
 """
@@ -114,6 +115,93 @@ class Condensed:
     dropped: int
 
 
+class Condensation:
+    """Condensing one segment: active real data `I_t^A` into the buffer's active images `S_t^A`, step by step.
+
+    theta: (P,) the deployed model, whose encoder the contrastive term uses. x_real (m, C, H, W), y_real (m,) and
+    w_real (m,): active frames, m ≥ 1. parts: slices of θ per layer, for `distance=layerwise`.
+    active: A, (a,) indices of S_t^A in S. x_syn: (n, C, H, W), all of S as it is now. t_syn: (a, K), targets of S_t^A.
+    The buffer given is not touched.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        theta: Floats,
+        buffer: CondensedBuffer,
+        x_real: Floats,
+        y_real: Ints,
+        w_real: Floats,
+        classes: int,
+        recipe: Recipe,
+        parts: Sequence[slice],
+        rng: np.random.Generator,
+    ) -> None:
+        self.engine, self.theta, self.buffer, self.recipe, self.rng = engine, theta, buffer, recipe, rng
+        self.x_real, self.y_real, self.t_real = x_real, y_real, targets(y_real, w_real, classes)
+        self.x_syn, self.velocity, self.classes = buffer.x_syn.copy(), buffer.velocity.copy(), classes
+        self.active = np.flatnonzero(np.isin(buffer.y_syn, y_real))
+        self.y_syn = buffer.y_syn[self.active]
+        self.t_syn = targets(self.y_syn, np.ones(len(self.active), np.float32), classes)
+        self._compared = parts if recipe.distance == "layerwise" else [slice(None)]
+        self._scopes = [np.ones(classes, bool)]
+        if recipe.scope == "per-class":
+            self._scopes = [np.arange(classes) == c for c in np.unique(y_real)]
+        self._use_contrast = recipe.alpha > 0 and classes > 1
+        self._z = engine.predict(theta, self.x_syn)[1] if self._use_contrast else np.zeros((0, 0), np.float32)
+        self._distances: list[float] = []
+        self._contrastive: list[float] = []
+        self._dropped = 0
+
+    def update_images(self, model: Floats) -> None:
+        """One iteration at the random model θ̃ (P,); a step that is not finite is dropped and counted."""
+        recipe, active = self.recipe, self.active
+        x_syn = self.x_syn[active]
+        distance, gradient = self._match(model, x_syn)
+        if self._use_contrast:
+            loss, d_x = self._contrast(x_syn)
+            gradient += recipe.alpha * d_x
+            self._contrastive.append(loss)
+        self._distances.append(distance)
+        moved = recipe.synthetic_momentum * self.velocity[active] + gradient  # opt_S of eq:final
+        x = x_syn - recipe.synthetic_rate * moved
+        if not np.isfinite(x).all():
+            self._dropped += 1
+            return
+        self.velocity[active], self.x_syn[active] = moved, x
+
+    def done(self) -> Condensed:
+        """The result; nothing may follow it, since it shares the arrays."""
+        buffer = replace(self.buffer, x_syn=self.x_syn, velocity=self.velocity)
+        return Condensed(buffer, self._distances, self._contrastive, self._dropped)
+
+    def _match(self, model: Floats, x_syn: Floats) -> tuple[float, Floats]:
+        """D and ∇_{X'} D over the scope: all active classes at once, or each on its own."""
+        distance, gradient = 0.0, np.zeros_like(x_syn)
+        for scope in self._scopes:
+            syn, real = scope[self.y_syn], scope[self.y_real]
+            d, g = match_gradients(
+                self.engine,
+                model,
+                x_syn[syn],
+                self.t_syn[syn],
+                self.x_real[real],
+                self.t_real[real],
+                self.recipe.epsilon,
+                self._compared,
+            )
+            distance += d
+            gradient[syn] = g
+        return distance, gradient
+
+    def _contrast(self, x_syn: Floats) -> tuple[float, Floats]:
+        """L_cont and its gradient on the active images."""
+        self._z[self.active] = self.engine.predict(self.theta, x_syn)[1]  # the other images have not moved
+        negative = draw_negative_classes(self.y_syn, self.classes, self.rng)
+        loss, d_z = contrastive_loss(self._z, self.buffer.y_syn, self.active, negative, self.recipe.temperature)
+        return loss, self.engine.feature_gradient(self.theta, x_syn, d_z[self.active])
+
+
 def condense(
     engine: Engine,
     theta: Floats,
@@ -128,57 +216,13 @@ def condense(
     rng: np.random.Generator,
     check: Callable[[], None] = lambda: None,
 ) -> Condensed:
-    """The inner loop of Algorithm 1: condense active real data `I_t^A` into the buffer's active images `S_t^A`.
+    """The inner loop of Algorithm 1: a `Condensation` of L iterations, each with a fresh random model θ̃.
 
-    theta: (P,) the deployed model, whose encoder the contrastive term uses. x_real (m, C, H, W), y_real (m,) and
-    w_real (m,): active frames, m ≥ 1. draw_model: θ̃ from the generator. parts: slices of θ per layer, for
-    `distance=layerwise`. check: called before each iteration; what it raises ends the loop with nothing changed.
-    A step that is not finite is dropped and counted; the other iterations stand.
+    draw_model: θ̃ from the generator. check: called before each iteration; what it raises ends the loop with nothing
+    changed. The other arguments are those of `Condensation`.
     """
-    x_syn, velocity = buffer.x_syn.copy(), buffer.velocity.copy()
-    y_syn = buffer.y_syn
-    active = np.flatnonzero(np.isin(y_syn, y_real))  # A, the indices of S_t^A in S
-    t_syn = targets(y_syn[active], np.ones(len(active), np.float32), classes)
-    t_real = targets(y_real, w_real, classes)
-    whole = [slice(None)]
-    compared = parts if recipe.distance == "layerwise" else whole
-    scopes = [np.ones(classes, bool)]
-    if recipe.scope == "per-class":
-        scopes = [np.arange(classes) == c for c in np.unique(y_real)]
-    use_contrast = recipe.alpha > 0 and classes > 1
-    z = engine.predict(theta, x_syn)[1] if use_contrast else np.zeros((0, 0), np.float32)
-    distances, contrastive, dropped = [], [], 0
-
+    work = Condensation(engine, theta, buffer, x_real, y_real, w_real, classes, recipe, parts, rng)
     for _ in range(recipe.iterations):
         check()
-        model = draw_model(rng)  # θ̃
-        distance, gradient = 0.0, np.zeros_like(x_syn[active])
-        for scope in scopes:
-            syn, real = scope[y_syn[active]], scope[y_real]
-            d, g = match_gradients(
-                engine,
-                model,
-                x_syn[active][syn],
-                t_syn[syn],
-                x_real[real],
-                t_real[real],
-                recipe.epsilon,
-                compared,
-            )
-            distance += d
-            gradient[syn] = g
-        if use_contrast:
-            z[active] = engine.predict(theta, x_syn[active])[1]  # the other images have not moved
-            negative = draw_negative_classes(y_syn[active], classes, rng)
-            loss, d_z = contrastive_loss(z, y_syn, active, negative, recipe.temperature)
-            gradient += recipe.alpha * engine.feature_gradient(theta, x_syn[active], d_z[active])
-            contrastive.append(loss)
-        distances.append(distance)
-        moved = recipe.synthetic_momentum * velocity[active] + gradient  # opt_S of eq:final
-        x = x_syn[active] - recipe.synthetic_rate * moved
-        if not np.isfinite(x).all():
-            dropped += 1
-            continue
-        velocity[active], x_syn[active] = moved, x
-
-    return Condensed(replace(buffer, x_syn=x_syn, velocity=velocity), distances, contrastive, dropped)
+        work.update_images(draw_model(rng))
+    return work.done()

@@ -9,18 +9,21 @@ import numpy as np
 import pytest
 import scipy.stats
 from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.initialise import Parameter
+from deco_runtime.initialise import Parameter, draw_model
 from deco_runtime.recipe import Recipe
+from deco_runtime.retrain import sgd_step
 from deco_runtime.types import Segment
 
 pytest.importorskip("torch")
 
-from deco_benchmarks.rows import Setup, rows
+from deco_benchmarks.rows import Setup, _loops, rows
+from deco_benchmarks.rows.gss_greedy import _score
 from deco_benchmarks.rows.head import PENALTIES, best_penalty
 from deco_benchmarks.rows.k_center import greedy_centers
 from fake_engine import LinearEngine
 
 CLASSES, SHAPE = 3, (3, 2, 2)
+FULL = "DECO-Full (finite difference)"
 
 
 def setup(ipc: int = 2, seed: int = 0, recipe: Recipe | None = None) -> Setup:
@@ -70,13 +73,15 @@ def test_every_row_learns_and_predicts(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(rows()) - {"Oracle", "Upper"}))
 def test_no_other_row_learns_from_labels(name: str) -> None:
-    answers = []
+    answers, buffers = [], []
     for labels in ([1] * 8, [0, 2] * 4):
         row = rows()[name].make(setup())
         for mark in (100, 200, 300):
             row.learn(segment([1] * 8, mark, labels))
         answers.append(row.predict(np.ones((3, *SHAPE), np.float32)))
+        buffers.append(row.learner.buffer.x_syn if hasattr(row, "learner") else answers[-1])
     assert np.array_equal(*answers)
+    assert np.array_equal(*buffers)
 
 
 def test_oracle_learns_what_is_true() -> None:
@@ -109,16 +114,18 @@ def test_fifo_replaces_the_oldest_in_order() -> None:
 
 
 def test_a_reservoir_is_a_uniform_sample_of_all_that_was_seen() -> None:
-    """Places of 6 among 6 + 24 frames: each of the 24 is in the buffer with probability 6/30."""
-    count = np.zeros(24)
+    """Places of 6 among 6 + 24 frames: each of the 30 is kept with probability 6/30, those it began with too."""
+    count = np.zeros(30)
     runs = 1500
     for seed in range(runs):
         row = rows()["Random"].make(setup(seed=seed, recipe=Recipe(retrain_interval=100)))
+        start = np.array(marks(row))
         row.learn(segment([1] * 12, 100))
         row.learn(segment([1] * 12, 112))
         kept = [int(mark) - 100 for mark in marks(row) if mark >= 100]
         count[kept] += 1
-    assert count.sum() / runs == pytest.approx(24 * 6 / 30, rel=0.03)
+        count[24:] += start == marks(row)
+    assert count.sum() == 6 * runs
     assert scipy.stats.chisquare(count).pvalue > 0.01
 
 
@@ -150,17 +157,19 @@ def test_head_is_ridge_regression_on_all_it_was_given() -> None:
 
 
 def test_the_heads_penalty_is_the_one_that_leaving_one_out_would_choose() -> None:
+    """Almost as many features as frames, so that the fit to all of them says little about one left out."""
     rng = np.random.default_rng(1)
     y = rng.integers(0, CLASSES, 30)
-    f = rng.standard_normal((30, 8)) + 0.7 * np.eye(8)[y]
+    f = rng.standard_normal((30, 25)) + 1.5 * np.eye(25)[y]
     accuracy = []
     for penalty in PENALTIES:
         right = 0
         for i in range(30):
             others = np.arange(30) != i
-            a = f[others].T @ f[others] + penalty * np.eye(8)
+            a = f[others].T @ f[others] + penalty * np.eye(25)
             right += int((f[i] @ np.linalg.solve(a, f[others].T @ np.eye(CLASSES)[y[others]])).argmax() == y[i])
         accuracy.append(right)
+    assert int(np.argmax(accuracy)) > 0  # the fit itself would choose the smallest
     assert best_penalty(f, y, CLASSES) == PENALTIES[int(np.argmax(accuracy))]
 
 
@@ -171,6 +180,8 @@ def test_buffers_keep_their_size() -> None:
             row.learn(segment([0] * 7, mark))
         assert row.learner.buffer.x_syn.shape == (CLASSES, *SHAPE)
         assert row.learner.buffer.x_syn.dtype == np.float32
+        assert row.learner.buffer.y_syn.shape == (CLASSES,)
+        assert row.learner.buffer.y_syn.dtype == np.int64
 
 
 def test_k_center_is_within_twice_of_the_best_cover() -> None:
@@ -204,6 +215,8 @@ def test_gss_compares_gradients_of_the_last_layer() -> None:
     gradients = np.stack([made.engine.weight_gradient(made.theta, x[i : i + 1], t[i : i + 1])[1] for i in range(3)])
     gradients /= np.linalg.norm(gradients, axis=1, keepdims=True)
     np.testing.assert_allclose((error @ error.T) * (feature @ feature.T), gradients @ gradients.T, atol=1e-5)
+    score = _score(error[0], feature[0], error[1:], feature[1:])
+    assert score == pytest.approx(1 + (gradients[1:] @ gradients[0]).max(), abs=1e-5)
 
 
 def test_gss_refuses_a_gradient_it_has_and_takes_one_that_is_new() -> None:
@@ -219,7 +232,7 @@ def test_gss_refuses_a_gradient_it_has_and_takes_one_that_is_new() -> None:
     row.learner.buffer = CondensedBuffer.start(x, np.array([0, 0, 0, 2, 2, 2]))
     row.learner.score[:] = 2.0  # each of them redundant
     row.learn(Segment(np.ones((8, *SHAPE), np.float32), np.full(8, 1), np.full(8, 0.9, np.float32), np.full(8, 1)))
-    assert 1 in row.learner.buffer.y_syn
+    assert row.learner.buffer.y_syn.tolist().count(1) == 1  # the first is new; its seven copies are not
     assert row.learner.score.min() < 1
 
 
@@ -237,3 +250,87 @@ def test_upper_learns_from_all_frames_at_the_end() -> None:
     row.finish()
     assert np.mean(row.predict(x).argmax(1) == y) > np.mean(before.argmax(1) == y) + 0.1
     assert row.state_bytes() == made.x_labelled.nbytes + x.nbytes
+
+
+class Recording(LinearEngine):
+    """Notes the weights of every call."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(classes)
+        self.calls: dict[str, list[np.ndarray]] = {"weight_gradient": [], "input_gradient": [], "feature_gradient": []}
+
+    def weight_gradient(self, theta, x, t):
+        self.calls["weight_gradient"].append(theta)
+        return super().weight_gradient(theta, x, t)
+
+    def input_gradient(self, theta, x, t):
+        self.calls["input_gradient"].append(theta)
+        return super().input_gradient(theta, x, t)
+
+    def feature_gradient(self, theta, x, u):
+        self.calls["feature_gradient"].append(theta)
+        return super().feature_gradient(theta, x, u)
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[np.ndarray]:
+    """The random models that the rows with an inner loop draw."""
+    models: list[np.ndarray] = []
+
+    def draw(*arguments):
+        models.append(draw_model(*arguments))
+        return models[-1]
+
+    monkeypatch.setattr(_loops, "draw_model", draw)
+    return models
+
+
+@pytest.mark.parametrize(("name", "models"), [("DECO-Inner", 1), (FULL, 3)])
+def test_loops_around_the_matching(name: str, models: int, drawn: list[np.ndarray]) -> None:
+    """L = 3: each model is matched three times, by five passes, and trained twice in between."""
+    engine = Recording(CLASSES)
+    recipe = Recipe(iterations=3, retrain_interval=100)
+    row = rows()[name].make(replace(setup(recipe=recipe), engine=engine))
+    for number in (1, 2):
+        row.learn(segment([1] * 8, 10 * number))
+        assert len(drawn) == number * models
+        assert {call: len(made) for call, made in engine.calls.items()} == {
+            "weight_gradient": number * models * (3 * 2 + 2),
+            "input_gradient": number * models * 3 * 2,
+            "feature_gradient": number * models * 3,
+        }
+    assert row.learner.dropped == 0
+
+
+def test_the_inner_loop_trains_its_model_on_the_active_images(drawn: list[np.ndarray]) -> None:
+    """Two steps: the second is taken at the drawn model after one step of SGD on the images as the first left them."""
+    engine, recipe = Recording(CLASSES), Recipe(iterations=2, retrain_interval=100, retrain_rate=0.1)
+    row = rows()["DECO-Inner"].make(replace(setup(recipe=recipe), engine=engine))
+    row.learn(segment([1] * 8, 1))
+    first = rows()["DECO-Inner"].make(setup(recipe=replace(recipe, iterations=1)))
+    first.learn(segment([1] * 8, 1))
+    x = first.learner.buffer.x_syn[first.learner.buffer.y_syn == 1]
+    t = np.tile(np.float32([0, 0.5, 0]), (2, 1))
+    _, gradient = LinearEngine(CLASSES).weight_gradient(drawn[0], x, t)
+    trained, _ = sgd_step(drawn[0], np.zeros_like(gradient), gradient, 0.1, 0.9, 5e-4)
+    used = engine.calls["weight_gradient"]
+    assert all(np.array_equal(theta, drawn[0]) for theta in used[:3])
+    np.testing.assert_allclose(used[3:], [trained, trained], atol=1e-6)
+    assert not np.allclose(trained, drawn[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["DECO-Inner", FULL])
+def test_with_one_iteration_all_loops_are_decos(name: str) -> None:
+    buffers = []
+    for each in ("DECO", name):
+        row = rows()[each].make(setup(recipe=Recipe(iterations=1)))
+        for mark in (1, 2):
+            row.learn(segment([1] * 8, mark))
+        buffers.append(row.learner.buffer)
+    assert np.array_equal(buffers[0].x_syn, buffers[1].x_syn)
+    assert np.array_equal(buffers[0].velocity, buffers[1].velocity)
+
+
+def test_the_head_counts_its_sums_and_its_solution() -> None:
+    features = 12 + 1
+    assert rows()["Head"].make(setup()).state_bytes() == 8 * (features**2 + 2 * features * CLASSES)

@@ -29,46 +29,51 @@ class Distinct(Learner):
     """Every frame of the buffer has a score: 1 + the largest cosine of its gradient with some others when it came.
 
     A new frame of score c < 1 (its gradient opposes those compared) takes the place of frame i, drawn with probability
-    ∝ score_i, if a draw favours it: with probability score_i / (score_i + c).
+    ∝ score_i, if a draw favours it: with probability score_i / (score_i + c). Frames come one by one, so that those of
+    one segment are compared with each other too.
+
+    A gradient is that of the last layer, the outer product (p − onehot(y)) ⊗ f of error and feature. It is never
+    formed: cos((p − t) ⊗ f, (p' − t') ⊗ f') = cos(p − t, p' − t') · cos(f, f').
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.score = self._largest_cosines(self.buffer.x_syn, self.buffer.y_syn) + 1.0
+        error, feature = self._factors(self.buffer.x_syn, self.buffer.y_syn)
+        places = np.arange(len(error))
+        others = [self._some(np.delete(places, i)) for i in places]
+        self.score = np.array([_score(error[i], feature[i], error[o], feature[o]) for i, o in enumerate(others)])
 
     def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+        error, feature = self._factors(self.buffer.x_syn, self.buffer.y_syn)  # of the buffer, as it changes below
         places: dict[int, int] = {}
-        for i, score in enumerate(1.0 + self._largest_cosines(x, y)):
+        for i, (e, f) in enumerate(zip(*self._factors(x, y), strict=True)):
+            some = self._some(np.arange(len(error)))
+            score = _score(e, f, error[some], feature[some])
             if score >= 1.0:
                 continue
-            place = int(self.rng.choice(len(self.score), p=(self.score + TINY) / (self.score + TINY).sum()))
-            if self.rng.random() < self.score[place] / (self.score[place] + score + TINY):
+            weight = self.score + TINY
+            place = int(self.rng.choice(len(weight), p=weight / weight.sum()))
+            if self.rng.random() < weight[place] / (weight[place] + score):
                 places[place], self.score[place] = i, score
+                error[place], feature[place] = e, f
         return replaced(self.buffer, places, x, y)
 
-    def _largest_cosines(self, x: Floats, y: Ints) -> Floats:
-        """For each frame (n,) the largest cosine with COMPARED random frames of the buffer, itself left out."""
-        size = len(self.buffer.y_syn)
-        some = self.rng.choice(size, min(COMPARED, size), replace=False)
-        x_some, y_some = self.buffer.x_syn[some], self.buffer.y_syn[some]
-        error, feature = self._factors(x, y)
-        error_some, feature_some = self._factors(x_some, y_some)
-        cosines = (error @ error_some.T) * (feature @ feature_some.T)
-        if x is self.buffer.x_syn:
-            cosines[some, np.arange(len(some))] = -1.0
-        largest: Floats = cosines.max(axis=1)
-        return largest
+    def _some(self, places: Ints) -> Ints:
+        """COMPARED random ones of these places, or all where there are fewer."""
+        return self.rng.choice(places, min(COMPARED, len(places)), replace=False)
 
     def _factors(self, x: Floats, y: Ints) -> tuple[Floats, Floats]:
-        """The last layer's gradient is the outer product (p − onehot(y)) ⊗ f: its two factors, each of length 1.
-
-        The cosine of two such products is the product of the cosines of their factors.
-        """
+        """Error p − onehot(y) (n, K) and feature f (n, F) of each frame under the model as it is now, of length 1."""
         logits, features = self.engine.predict(self.theta, x)
-        shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-        error = shifted / shifted.sum(axis=1, keepdims=True)
+        exponential = np.exp(logits - logits.max(axis=1, keepdims=True))
+        error = exponential / exponential.sum(axis=1, keepdims=True)
         error[np.arange(len(y)), y] -= 1.0
         return _unit(error), _unit(features)
+
+
+def _score(error: Floats, feature: Floats, errors: Floats, features: Floats) -> float:
+    """1 + the largest cosine of one gradient, factors (K,) and (F,), with those of factors (m, K) and (m, F): 0 … 2."""
+    return max(0.0, 1.0 + float(((errors @ error) * (features @ feature)).max()))
 
 
 def _unit(rows: Floats) -> Floats:

@@ -1,0 +1,32 @@
+"""DECO-Full: both loops, as in dataset condensation (Zhao et al. 2020), with the five passes of eq:opt4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from deco_runtime.condense import Condensed
+from deco_runtime.types import Floats, Ints
+
+from deco_benchmarks.rows import LearnerRow, Row, Setup
+from deco_benchmarks.rows._loops import InnerLoop
+
+NAME = "DECO-Full (finite difference)"
+ABOUT = (
+    "Bi-level condensation: fresh random models, each trained between matching steps (Zhao et al. 2020); "
+    "the exact second order of the paper's DECO-Full comes with gradient=exact."
+)
+
+
+def make(setup: Setup) -> Row:
+    """L times the matching steps of DECO, from the same condensed buffer."""
+    return LearnerRow(setup.learner(Full))
+
+
+class Full(InnerLoop):
+    """DECO's L random models, and DECO-Inner's L steps along each: the paper states neither loop's length."""
+
+    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+        work = self.begin(x, y, w)
+        for _ in range(self.recipe.iterations):
+            self.inner_loop(work, check)
+        return work.done()
