@@ -55,6 +55,12 @@ def load(source: str, size: int, seed: int) -> Dataset:
     if test_dir is not None:
         return Dataset(root.name, classes, train, _read(test_dir, classes, size)[0])
     held, rest = pick(train.labels, 2 * TEST_SHARE, rng)
+    lost = np.setdiff1d(train.labels, train.labels[rest])
+    if len(lost):
+        raise DataError(
+            f"expected at least 2 images of every class in {train_dir} to split off a test part, but "
+            f"{classes[int(lost[0])]!r} has 1; add images, or make train/ and test/"
+        )
     test, _ = pick(train.labels[held], 0.5, rng)
     return Dataset(root.name, classes, train[rest], train[held[test]])
 

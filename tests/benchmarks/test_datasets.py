@@ -52,3 +52,11 @@ def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "cat" / "bad.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"bad\.png"):
         load(str(tmp_path), 8, seed=0)
+
+
+def test_a_class_too_small_to_split_is_named(tmp_path: Path) -> None:
+    write(tmp_path, 20)
+    for file in list((tmp_path / "cat").iterdir())[1:]:
+        file.unlink()
+    with pytest.raises(DataError, match="'cat' has 1"):
+        load(str(tmp_path), 8, seed=0)
