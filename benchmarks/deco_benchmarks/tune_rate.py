@@ -14,12 +14,14 @@ from pathlib import Path
 
 import click
 import numpy as np
+from deco_export.data import Images
+from deco_export.initial_buffer import condense_labelled, pick_per_class
 from deco_runtime import folder
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.bundle import open_bundle
-from deco_runtime.condense import condense
 from deco_runtime.engine import open_engine
-from deco_runtime.initialise import draw_model, layers
+from deco_runtime.initialise import draw_model
+from deco_runtime.learner import Learner
 from deco_runtime.preprocess import normalise, resize
 from deco_runtime.recipe import named, override
 from deco_runtime.retrain import retrain
@@ -60,13 +62,14 @@ def main(
     labelled = np.array([folder.fingerprint(f) in trained_on for f in track(listed.files, "reading")])
     rng = np.random.default_rng(seed)
 
-    def read(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        images = [folder.read_image(listed.files[i]) for i in index]
-        return np.stack([resize(p, size) for p in images if p is not None]), labels[index]
+    def read(index: np.ndarray) -> Images:
+        found = [folder.read_image(listed.files[i]) for i in index]
+        return Images(np.stack([resize(p, size) for p in found if p is not None]), labels[index])
 
-    pixels, y = read(np.flatnonzero(labelled))
+    images = read(np.flatnonzero(labelled))
     unseen = [rng.permutation(np.flatnonzero(~labelled & (labels == c)))[:validation] for c in range(classes)]
-    scorer = Scorer(engine, how, *read(np.concatenate(unseen)))
+    held = read(np.concatenate(unseen))
+    scorer = Scorer(engine, how, held.pixels, held.labels)
     theta = bundle.weights()
     trials: list[dict[str, object]] = []
     results: dict[str, object] = {"bundle": bundle.hash, "rounds": rounds, "seed": seed}
@@ -74,17 +77,12 @@ def main(
     for text in settings:
         recipe = override(named("paper"), text.split())
         rng, started = np.random.default_rng(seed), time.monotonic()
-        first = np.concatenate([rng.choice(np.flatnonzero(y == c), bundle.buffer().ipc, False) for c in range(classes)])
-        buffer = CondensedBuffer.start(normalise(pixels[first], how), y[first])
-        before, distances = buffer.x_syn.copy(), []
-        for step in track(range(rounds * classes), text):
-            real = rng.permutation(np.flatnonzero(y == step % classes))[: recipe.segment]
-            done = condense(
-                engine, theta, buffer, normalise(pixels[real], how), y[real], np.ones(len(real), np.float32), classes,
-                recipe, lambda r: draw_model(bundle.parameters, r), layers(bundle.parameters), rng,
-            )  # fmt: skip
-            buffer = done.buffer
-            distances.append(float(np.mean(done.distances)))
+        first = pick_per_class(images.labels, bundle.buffer().ipc, rng)
+        start = CondensedBuffer.start(normalise(images.pixels[first], how), images.labels[first])
+        learner = Learner(engine, bundle.parameters, theta, start, classes, recipe, rng)
+        steps = condense_labelled(learner, images, how, rounds)
+        distances = [float(np.mean(done.distances)) for done in track(steps, text, total=rounds * classes)]
+        buffer = learner.buffer
         retrained, _ = retrain(engine, theta, buffer, classes, recipe, np.random.default_rng(seed))
         scratch = override(recipe, ["retrain_rate=0.01", "retrain_epochs=300"])
         fresh, _ = retrain(
@@ -94,7 +92,7 @@ def main(
             "setting": text,
             "distance_first_round": float(np.mean(distances[:classes])),
             "distance_last_round": float(np.mean(distances[-classes:])),
-            "image_change_rms": float(np.sqrt(np.mean((buffer.x_syn - before) ** 2))),
+            "image_change_rms": float(np.sqrt(np.mean((buffer.x_syn - start.x_syn) ** 2))),
             "retrained_accuracy": scorer.accuracy(retrained),
             "from_scratch_accuracy": scorer.accuracy(fresh),
             "seconds": time.monotonic() - started,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.condense import condense
+from deco_runtime.condense import Condensed
 from deco_runtime.engine import Engine
 from deco_runtime.errors import UsageError
-from deco_runtime.initialise import Parameter, draw_model, layers
+from deco_runtime.initialise import Parameter
+from deco_runtime.learner import Learner
 from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.recipe import Recipe
-from deco_runtime.types import Floats
+from deco_runtime.types import Floats, Ints
 
 from deco_export.data import Images
 
@@ -34,7 +35,7 @@ def initial_buffer(
 ) -> CondensedBuffer:
     """Start from `ipc` random real images of each class and condense the class's labelled images into them.
 
-    Weights w are 1, since the labels are true. Raises UsageError when a class has fewer than `ipc` images.
+    Raises UsageError when a class has fewer than `ipc` images.
     """
     count = np.bincount(images.labels, minlength=len(classes))
     if count.min() < ipc:
@@ -43,24 +44,28 @@ def initial_buffer(
             f"expected at least --ipc {ipc} labelled training images of every class, but {few!r} has {count.min()}; "
             "lower --ipc, or raise --labelled"
         )
-    members = [np.flatnonzero(images.labels == c) for c in range(len(classes))]
-    start = np.concatenate([rng.choice(index, ipc, replace=False) for index in members])
-    buffer = CondensedBuffer.start(normalise(images.pixels[start], how), images.labels[start])
-    for step in range(ROUNDS * len(classes)):
-        index = members[step % len(classes)]
-        real = rng.permutation(index)[: recipe.segment]
-        buffer = condense(
-            engine,
-            theta,
-            buffer,
-            normalise(images.pixels[real], how),
-            images.labels[real],
-            np.ones(len(real), np.float32),
-            len(classes),
-            recipe,
-            lambda r: draw_model(parameters, r),
-            layers(parameters),
-            rng,
-        ).buffer
+    first = pick_per_class(images.labels, ipc, rng)
+    start = CondensedBuffer.start(normalise(images.pixels[first], how), images.labels[first])
+    learner = Learner(engine, parameters, theta, start, len(classes), recipe, rng)
+    for step, _ in enumerate(condense_labelled(learner, images, how, ROUNDS)):
         tick(step + 1, ROUNDS * len(classes))
-    return CondensedBuffer.start(buffer.x_syn, buffer.y_syn)
+    return CondensedBuffer.start(learner.buffer.x_syn, learner.buffer.y_syn)
+
+
+def pick_per_class(labels: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """Indices of `count` random images of every class, class by class; there must be as many."""
+    return np.concatenate([rng.choice(np.flatnonzero(labels == c), count, False) for c in np.unique(labels)])
+
+
+def condense_labelled(learner: Learner, images: Images, how: Preprocessing, rounds: int) -> Iterator[Condensed]:
+    """Condense up to a segment of random images of one class after the other, `rounds` times over the classes.
+
+    Weights w are 1, since the labels are true. Changes the learner's buffer, and yields what each step did.
+    """
+    for step in range(rounds * learner.classes):
+        members = np.flatnonzero(images.labels == step % learner.classes)
+        real = learner.rng.permutation(members)[: learner.recipe.segment]
+        w = np.ones(len(real), np.float32)
+        done = learner.update_buffer(normalise(images.pixels[real], how), images.labels[real], w, lambda: None)
+        learner.buffer = done.buffer
+        yield done

@@ -203,26 +203,13 @@ class Condensation:
 
 
 def condense(
-    engine: Engine,
-    theta: Floats,
-    buffer: CondensedBuffer,
-    x_real: Floats,
-    y_real: Ints,
-    w_real: Floats,
-    classes: int,
-    recipe: Recipe,
-    draw_model: Callable[[np.random.Generator], Floats],
-    parts: Sequence[slice],
-    rng: np.random.Generator,
-    check: Callable[[], None] = lambda: None,
+    work: Condensation, draw_model: Callable[[], Floats], check: Callable[[], None] = lambda: None
 ) -> Condensed:
-    """The inner loop of Algorithm 1: a `Condensation` of L iterations, each with a fresh random model θ̃.
+    """The inner loop of Algorithm 1: L iterations, each with a fresh random model θ̃ (P,) from draw_model.
 
-    draw_model: θ̃ from the generator. check: called before each iteration; what it raises ends the loop with nothing
-    changed. The other arguments are those of `Condensation`.
+    check: called before each iteration; what it raises ends the loop with nothing changed.
     """
-    work = Condensation(engine, theta, buffer, x_real, y_real, w_real, classes, recipe, parts, rng)
-    for _ in range(recipe.iterations):
+    for _ in range(work.recipe.iterations):
         check()
-        work.update_images(draw_model(rng))
+        work.update_images(draw_model())
     return work.done()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.condense import Condensed, condense
+from deco_runtime.condense import Condensation, Condensed, condense
 from deco_runtime.engine import Engine
 from deco_runtime.initialise import Parameter, draw_model, layers
 from deco_runtime.recipe import Recipe
@@ -104,20 +104,17 @@ class Learner:
 
         Other ways to keep a buffer override this one step.
         """
-        return condense(
-            self.engine,
-            self.theta,
-            self.buffer,
-            x,
-            y,
-            w,
-            self.classes,
-            self.recipe,
-            lambda rng: draw_model(self._parameters, rng),
-            self._layers,
-            self.rng,
-            check,
+        return condense(self.begin(x, y, w), self.random_model, check)
+
+    def begin(self, x: Floats, y: Ints, w: Floats) -> Condensation:
+        """The condensing of these active frames into the buffer as it is now, with nothing done yet."""
+        return Condensation(
+            self.engine, self.theta, self.buffer, x, y, w, self.classes, self.recipe, self._layers, self.rng
         )
+
+    def random_model(self) -> Floats:
+        """θ̃ (P,), a fresh one at each call."""
+        return draw_model(self._parameters, self.rng)
 
     @property
     def retrain_due(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.stats
+from deco_runtime import learner
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.initialise import Parameter, draw_model
 from deco_runtime.recipe import Recipe
@@ -16,7 +17,7 @@ from deco_runtime.types import Segment
 
 pytest.importorskip("torch")
 
-from deco_benchmarks.rows import Setup, _loops, rows
+from deco_benchmarks.rows import Setup, rows
 from deco_benchmarks.rows.gss_greedy import _score
 from deco_benchmarks.rows.head import PENALTIES, best_penalty
 from deco_benchmarks.rows.k_center import greedy_centers
@@ -281,7 +282,7 @@ def drawn(monkeypatch) -> list[np.ndarray]:
         models.append(draw_model(*arguments))
         return models[-1]
 
-    monkeypatch.setattr(_loops, "draw_model", draw)
+    monkeypatch.setattr(learner, "draw_model", draw)
     return models
 
 

@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.condense import (
+    Condensation,
     condense,
     contrastive_loss,
     draw_negative_classes,
@@ -167,7 +168,14 @@ def run(recipe: Recipe, engine=None, check=lambda: None, seed: int = 0, data_see
     own, theta, buffer, x, y, w = stage(data_seed)
     rng = np.random.default_rng(seed)
     layers = [slice(0, 48), slice(48, WEIGHTS)]
-    return buffer, condense(engine or own, theta, buffer, x, y, w, CLASSES, recipe, draw, layers, rng, check)
+    work = Condensation(engine or own, theta, buffer, x, y, w, CLASSES, recipe, layers, rng)
+    return buffer, condense(work, lambda: draw(rng), check)
+
+
+def condensed(engine, theta, buffer, x, y, w, recipe: Recipe, check=lambda: None):
+    rng = np.random.default_rng(0)
+    work = Condensation(engine, theta, buffer, x, y, w, CLASSES, recipe, [slice(None)], rng)
+    return condense(work, lambda: draw(rng), check)
 
 
 class TestCondense:
@@ -210,10 +218,7 @@ class TestCondense:
         engine, theta, buffer, x, y, w = stage()
         pushed = CondensedBuffer(buffer.x_syn, buffer.y_syn, np.ones_like(buffer.x_syn))
         recipe = Recipe(iterations=1, synthetic_rate=1.0)
-        results = [
-            condense(engine, theta, b, x, y, w, CLASSES, recipe, draw, [slice(None)], np.random.default_rng(0))
-            for b in (buffer, pushed)
-        ]
+        results = [condensed(engine, theta, b, x, y, w, recipe) for b in (buffer, pushed)]
         active = np.isin(buffer.y_syn, y)
         difference = results[0].buffer.x_syn - results[1].buffer.x_syn
         np.testing.assert_allclose(difference[active], recipe.synthetic_momentum, atol=1e-5)
@@ -231,10 +236,7 @@ class TestCondense:
     def test_the_weights_of_the_real_data_matter(self) -> None:
         engine, theta, buffer, x, y, w = stage()
         recipe = Recipe(iterations=1, alpha=0)
-        results = [
-            condense(engine, theta, buffer, x, y, v, CLASSES, recipe, draw, [slice(None)], np.random.default_rng(0))
-            for v in (w, np.ones_like(w))
-        ]
+        results = [condensed(engine, theta, buffer, x, y, v, recipe) for v in (w, np.ones_like(w))]
         assert not np.array_equal(results[0].buffer.x_syn, results[1].buffer.x_syn)
 
     def test_a_gradient_that_is_not_finite_is_dropped_and_counted(self) -> None:
@@ -262,7 +264,5 @@ class TestCondense:
                 raise stop
 
         with pytest.raises(KeyboardInterrupt):
-            condense(
-                engine, theta, buffer, x, y, w, CLASSES, Recipe(), draw, [slice(None)], np.random.default_rng(0), check
-            )
+            condensed(engine, theta, buffer, x, y, w, Recipe(), check)
         assert np.array_equal(buffer.x_syn, before)

@@ -137,17 +137,13 @@ def test_real_images_through_a_real_engine(engine, bundle_path) -> None:
     pseudo, confidence = pseudo_label(engine.predict(bundle.weights(), x)[0])
     recipe = Recipe(segment=24, alpha=0, synthetic_rate=30, iterations=40, threshold=0.3)
     it = Learner(engine, bundle.parameters, bundle.weights(), bundle.buffer(), 10, recipe, np.random.default_rng(0))
-    from deco_runtime.condense import condense
-    from deco_runtime.initialise import draw_model, layers
 
     def mean_distance(buffer: CondensedBuffer) -> float:
         """Over the same random models for both, with the buffer held still."""
         still = Recipe(alpha=0, synthetic_rate=1e-9, iterations=10)
-        y, w = np.full(len(x), 3), np.ones(len(x), np.float32)
-        done = condense(
-            engine, it.theta, buffer, x, y, w, 10, still, lambda r: draw_model(bundle.parameters, r),
-            layers(bundle.parameters), np.random.default_rng(9),
-        )  # fmt: skip
+        rng = np.random.default_rng(9)
+        measure = Learner(engine, bundle.parameters, it.theta, buffer, 10, still, rng)
+        done = measure.update_buffer(x, np.full(len(x), 3), np.ones(len(x), np.float32), lambda: None)
         return float(np.mean(done.distances))
 
     before = mean_distance(it.buffer)

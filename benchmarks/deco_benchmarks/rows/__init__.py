@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Protocol
 
 import numpy as np
+from deco_export.initial_buffer import pick_per_class
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.engine import Engine
 from deco_runtime.initialise import Parameter
@@ -54,8 +55,7 @@ class Setup:
 
     def real_buffer(self) -> CondensedBuffer:
         """A buffer of `ipc` random labelled images per class: where methods that select real images start."""
-        members = [np.flatnonzero(self.y_labelled == c) for c in range(self.classes)]
-        index = np.concatenate([self.rng.choice(m, self.ipc, replace=False) for m in members])
+        index = pick_per_class(self.y_labelled, self.ipc, self.rng)
         return CondensedBuffer.start(self.x_labelled[index], self.y_labelled[index])
 
 

@@ -6,27 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 from deco_runtime.condense import Condensation
-from deco_runtime.initialise import draw_model
 from deco_runtime.learner import Learner
 from deco_runtime.retrain import sgd_step
-from deco_runtime.types import Floats, Ints
 
 
 class InnerLoop(Learner):
     """A learner that can match along eq:opt1: θ_{t+1} = opt_θ(θ_t, S), for t = 0 … T − 1 with T = L of the recipe."""
-
-    def begin(self, x: Floats, y: Ints, w: Floats) -> Condensation:
-        """The condensing of active frames x (m, C, H, W), y (m,), w (m,) into the buffer as it is now."""
-        return Condensation(
-            self.engine, self.theta, self.buffer, x, y, w, self.classes, self.recipe, self._layers, self.rng
-        )
 
     def inner_loop(self, work: Condensation, check: Callable[[], None]) -> None:
         """Draw one random model; update the images at it L times, with one step of opt_θ on S_t^A between two updates.
 
         opt_θ is that of the deployed model (rate, momentum, weight decay), from rest, on all active images at once.
         """
-        model = draw_model(self._parameters, self.rng)
+        model = self.random_model()
         velocity, recipe = np.zeros_like(model), self.recipe
         t = work.t_syn / np.float32(len(work.active))  # the mean loss, as in retraining
         for step in range(recipe.iterations):
