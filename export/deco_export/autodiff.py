@@ -274,6 +274,15 @@ def _log_softmax(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> lis
 # ---------------------------------------------------------------------- norms
 
 
+def centre_and_deviation(g: Graph, node: onnx.NodeProto, axes: str) -> tuple[str, str]:
+    """x − μ and σ = √(variance + ε) of a norm's input over the constant `axes`, kept as axes of size 1."""
+    x = node.input[0]
+    centred = g.op("Sub", x, g.op("ReduceMean", x, axes, keepdims=1))
+    variance = g.op("ReduceMean", g.op("Mul", centred, centred), axes, keepdims=1)
+    epsilon = g.constant(attributes(node).get("epsilon", 1e-5))
+    return centred, g.op("Sqrt", g.op("Add", variance, epsilon))
+
+
 @rule("InstanceNormalization")
 def _instance_norm(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
     """y = scale·x̂ + bias, x̂ = (x − μ)/σ over a channel's pixels: dx = (d − mean d − x̂·mean(d·x̂))/σ, d = scale·dy."""
@@ -281,9 +290,7 @@ def _instance_norm(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> l
     shape = g.shape(x)
     pixels = g.integers(list(range(2, len(shape))))
     column = g.integers([-1] + [1] * (len(shape) - 2))
-    centred = g.op("Sub", x, g.op("ReduceMean", x, pixels, keepdims=1))
-    variance = g.op("ReduceMean", g.op("Mul", centred, centred), pixels, keepdims=1)
-    sigma = g.op("Sqrt", g.op("Add", variance, g.constant(attributes(node).get("epsilon", 1e-5))))
+    centred, sigma = centre_and_deviation(g, node, pixels)
     one = scale in g.constants and bool(np.all(g.constants[scale] == 1))
     zero = bias in g.constants and not np.any(g.constants[bias])
     normal = node.output[0] if one and zero else g.op("Div", centred, sigma)
@@ -305,9 +312,7 @@ def _layer_norm(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list
     shape, y_shape = g.shape(x), g.shape(node.output[0])
     first = attributes(node).get("axis", -1) % len(shape)
     axes = g.integers(list(range(first, len(shape))))
-    centred = g.op("Sub", x, g.op("ReduceMean", x, axes, keepdims=1))
-    variance = g.op("ReduceMean", g.op("Mul", centred, centred), axes, keepdims=1)
-    sigma = g.op("Sqrt", g.op("Add", variance, g.constant(attributes(node).get("epsilon", 1e-5))))
+    centred, sigma = centre_and_deviation(g, node, axes)
     normal = g.op("Div", centred, sigma)
     d = g.op("Mul", dy, scale)
     along = g.op("ReduceMean", g.op("Mul", d, normal), axes, keepdims=1)

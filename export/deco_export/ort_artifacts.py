@@ -20,6 +20,7 @@ from deco_runtime.errors import ExportError
 from onnx import TensorProto, helper
 
 from deco_export import graphs
+from deco_export.autodiff import centre_and_deviation
 from deco_export.forward import Forward
 from deco_export.onnx_graph import IR_VERSION, Graph, attributes
 
@@ -133,12 +134,9 @@ def _trainable(f: Forward) -> Forward:
 def _as_primitives(g: Graph, node: onnx.NodeProto) -> None:
     """(x − μ)/σ over each channel's pixels, then scale and shift, in operators that all have a gradient there."""
     x, scale, bias = node.input
-    shape = [d if isinstance(d, int) else 0 for d in g.shape(x)]
-    pixels = g.integers(list(range(2, len(shape))))
-    centred = g.op("Sub", x, g.op("ReduceMean", x, pixels, keepdims=1))
-    variance = g.op("ReduceMean", g.op("Mul", centred, centred), pixels, keepdims=1)
-    sigma = g.op("Sqrt", g.op("Add", variance, g.constant(attributes(node).get("epsilon", 1e-5))))
-    column = g.integers([-1] + [1] * (len(shape) - 2))
+    rank = len(g.shape(x))
+    centred, sigma = centre_and_deviation(g, node, g.integers(list(range(2, rank))))
+    column = g.integers([-1] + [1] * (rank - 2))
     scaled = g.op("Mul", g.op("Div", centred, sigma), g.op("Reshape", scale, column))
     g.nodes.append(helper.make_node("Add", [scaled, g.op("Reshape", bias, column)], [node.output[0]]))
 

@@ -102,12 +102,20 @@ def save(directory: Path, state: LearnedState) -> int:
     return len(payload) + 32
 
 
+def _payload(path: Path) -> bytes:
+    """What a state file holds behind its checksum. Raises ValueError when they do not fit, and OSError."""
+    data = path.read_bytes()
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        raise ValueError("its checksum is wrong")
+    return data[32:]
+
+
 def _intact(path: Path) -> bool:
     try:
-        data = path.read_bytes()
-    except OSError:
+        _payload(path)
+    except (OSError, ValueError):
         return False
-    return hashlib.sha256(data[32:]).digest() == data[:32]
+    return True
 
 
 def _sync_directory(directory: Path) -> None:
@@ -157,10 +165,7 @@ def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | No
 
 
 def _read(path: Path, bundle: Bundle) -> LearnedState:
-    data = path.read_bytes()
-    if len(data) < 32 or hashlib.sha256(data[32:]).digest() != data[:32]:
-        raise ValueError("its checksum is wrong")
-    with np.load(io.BytesIO(data[32:]), allow_pickle=False) as archive:
+    with np.load(io.BytesIO(_payload(path)), allow_pickle=False) as archive:
         meta = json.loads(archive["meta"].tobytes())
         if meta["schema"] != SCHEMA:
             raise StateError(

@@ -10,7 +10,7 @@ choose for every model, retries and then falls back to a norm that single units 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,13 +38,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """torch's and ONNX Runtime's threads together wait longer for each other than these models take."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @dataclass(frozen=True, eq=False)
