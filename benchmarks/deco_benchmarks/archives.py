@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 from deco_export.data import Images
-from deco_runtime.errors import DataError, RuntimeMissingError
+from deco_runtime.errors import DataError
 from deco_runtime.preprocess import resize
 from deco_runtime.types import Ints, Pixels
+from scipy.io import loadmat
 
 SIDE = 32
 """Side in pixels of every image in these archives."""
@@ -92,12 +93,6 @@ def _names(path: Path, key: bytes) -> tuple[str, ...]:
 
 def _mat(path: Path, size: int) -> Images:
     """One file: X (32, 32, 3, n) uint8 in R, G, B; y (n, 1) with labels 1 … 10, where 10 is the digit 0."""
-    try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise RuntimeMissingError(
-            f"expected scipy for reading {path}, found that it is not installed: run pip install 'deco-edge[eval]'"
-        ) from error
     try:
         found = loadmat(path)
     except Exception as error:  # scipy raises whatever a damaged file leads to

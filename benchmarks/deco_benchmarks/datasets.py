@@ -27,6 +27,17 @@ class Dataset:
     test: Images
 
 
+def name(source: str) -> str:
+    """What results call the data: "digits", the archive's own name, or the folder's. Reads nothing.
+
+    Raises DataError for an archive of which files are missing.
+    """
+    if source == "digits":
+        return source
+    archive = archives.find(Path(source))
+    return archive.name if archive is not None else Path(source).name
+
+
 def load(source: str, size: int, seed: int) -> Dataset:
     """scikit-learn's "digits", an unpacked official archive of CIFAR-10, CIFAR-100 or SVHN, or an image folder.
 
@@ -39,7 +50,7 @@ def load(source: str, size: int, seed: int) -> Dataset:
     if source == "digits":
         everything = digits(size)
         test, rest = pick(everything.labels, 2 * TEST_SHARE, rng)
-        return Dataset("digits", tuple(map(str, range(10))), everything[rest], everything[test])
+        return Dataset(name(source), tuple(map(str, range(10))), everything[rest], everything[test])
     root = Path(source)
     if not root.is_dir():
         known = "; or ".join(f"{', '.join(a.files)} ({a.name})" for a in archives.ARCHIVES)
@@ -49,11 +60,11 @@ def load(source: str, size: int, seed: int) -> Dataset:
         )
     archive = archives.find(root)
     if archive is not None:
-        return Dataset(archive.name, *archive.read(root, size))
+        return Dataset(name(source), *archive.read(root, size))
     train_dir, test_dir = folder.split_folder(root)
     train, classes = _read(train_dir, None, size)
     if test_dir is not None:
-        return Dataset(root.name, classes, train, _read(test_dir, classes, size)[0])
+        return Dataset(name(source), classes, train, _read(test_dir, classes, size)[0])
     held, rest = pick(train.labels, 2 * TEST_SHARE, rng)
     lost = np.setdiff1d(train.labels, train.labels[rest])
     if len(lost):
@@ -62,7 +73,7 @@ def load(source: str, size: int, seed: int) -> Dataset:
             f"{classes[int(lost[0])]!r} has 1; add images, or make train/ and test/"
         )
     test, _ = pick(train.labels[held], 0.5, rng)
-    return Dataset(root.name, classes, train[rest], train[held[test]])
+    return Dataset(name(source), classes, train[rest], train[held[test]])
 
 
 def _read(root: Path, classes: tuple[str, ...] | None, size: int) -> tuple[Images, tuple[str, ...]]:

@@ -42,14 +42,14 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, **rest
     deco-eval run --data cifar10 --rows all --ipc 1,10 --preset quick --out results
     """
     try:
-        from deco_benchmarks import streams
+        from deco_benchmarks import datasets, streams
         from deco_benchmarks.rows import rows as known
         from deco_benchmarks.sweep import pending, run_sweep
         from deco_benchmarks.trial import Config
     except ImportError as error:
         raise RuntimeMissingError(
-            f"expected torch, onnx, OpenCV and an onnxruntime for deco-eval, but {error}; run "
-            "pip install 'deco-edge[export,device]'"
+            f"expected torch, onnx, scipy, OpenCV and an onnxruntime for deco-eval, but {error}; run "
+            "pip install 'deco-edge[eval,export,device]'"
         ) from error
     names = sorted(known()) if rows == "all" else rows.split(",")
     unknown = [name for name in names if name not in known()]
@@ -60,7 +60,7 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, **rest
     except ValueError as error:
         raise UsageError(f"expected --ipc as whole numbers such as 1,10, but found {ipc!r}") from error
     streams.parse(rest["stream"])
-    dataset = data if data == "digits" else Path(data).name
+    dataset = datasets.name(data)
     configs = [
         Config(row=row, dataset=dataset, ipc=n, seed=seed, **rest)
         for seed in range(seeds)

@@ -39,14 +39,3 @@ ACCURACY: dict[tuple[str, int, int], tuple[float, ...]] = {
     ("ImageNet-10", 1, 10): (20.67, 22.48, 22.99, 22.38, 21.28, 29.58),
     ("ImageNet-10", 1, 50): (22.55, 23.01, 23.51, 23.35, 22.83, 31.55),
 }
-
-# (data set, method): execution time for ipc 1, 10, 50; the unit is not stated, so only ratios can be compared
-TIME: dict[tuple[str, str], tuple[float, float, float]] = {
-    ("CIFAR-10", "Selective-BP"): (2.3, 3.5, 11.7),
-    ("CIFAR-10", "DECO-Full"): (54.0, 139.8, 180.5),
-    ("CIFAR-10", "DECO"): (7.5, 15.9, 45.4),
-    ("ImageNet-10", "Selective-BP"): (5.2, 24.2, 66.1),
-    ("ImageNet-10", "DECO-Full"): (168.1, 894.2, 2232.9),
-    ("ImageNet-10", "DECO"): (22.2, 71.6, 202.8),
-}
-TIME_IPC = (1, 10, 50)

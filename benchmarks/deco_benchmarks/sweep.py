@@ -43,7 +43,7 @@ def run_sweep(
             base_bundle(dataset, config, out / ".bases", progress)
     if jobs == 1:
         for config in todo:
-            done(config, run_one(config, source, out))
+            done(config, run_one(config, source, out, lambda n, of: progress("segments of the trial", n, of)))
         return
     share = max(1, threads() // jobs)
     # A fresh interpreter for each worker: onnxruntime's threads do not survive a fork.
@@ -68,12 +68,17 @@ def _pin(share: int, counter: Any) -> None:
     os.sched_setaffinity(0, set(mine))
 
 
-def run_one(config: Config, source: str, out: Path) -> dict[str, Any]:
-    """One trial into its file in `out`; a failure goes to a `.failed` file beside, with its reason, and is returned."""
+def run_one(
+    config: Config, source: str, out: Path, tick: Callable[[int, int], None] = lambda done, total: None
+) -> dict[str, Any]:
+    """One trial into its file in `out`; a failure goes to a `.failed` file beside, with its reason, and is returned.
+
+    tick: as that of `run_trial`.
+    """
     try:
         dataset = _dataset(source, config)
         bundle = base_bundle(dataset, config, out / ".bases", lambda stage, done, total: None)
-        result = run_trial(config, dataset, bundle)
+        result = run_trial(config, dataset, bundle, tick)
     except Exception as error:  # one trial must not take the sweep with it
         said = str(error) if isinstance(error, DecoError) else traceback.format_exc()
         result = {"error": said, "row": config.row, "ipc": config.ipc, "seed": config.seed}

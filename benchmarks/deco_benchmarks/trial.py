@@ -8,20 +8,20 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from deco_export.data import Data, Images, pick
-from deco_export.export import Options, export
-from deco_runtime.bundle import Bundle, open_bundle
+from deco_export.export import Options, export, tool_versions
+from deco_runtime.bundle import open_bundle
 from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import open_engine
 from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.recipe import named, override
-from deco_runtime.types import Floats, Ints, Segment
+from deco_runtime.scoring import answers
+from deco_runtime.types import Floats, Segment
 from deco_runtime.vote import pseudo_label
 
 from deco_benchmarks import streams
@@ -29,7 +29,7 @@ from deco_benchmarks.corruptions import corrupt
 from deco_benchmarks.datasets import Dataset
 from deco_benchmarks.rows import Row, Setup, rows
 
-BATCH = 64
+Score = tuple[float, npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,10 @@ class Config:
         return f"{self.row.lower()}-ipc{self.ipc}-seed{self.seed}-{digest}".replace(" ", "-")
 
 
-def split(dataset: Dataset, config: Config, image_size: int) -> tuple[Data, Images]:
-    """Labelled data for pre-training, and the stream's images: the rest of the training images."""
-    rng = np.random.default_rng(config.seed)
-    chosen, rest = pick(dataset.train.labels, config.labelled, rng)
-    nothing = np.zeros(0, np.int64)
-    data = Data(dataset.classes, dataset.train[chosen], dataset.train[nothing], ())
-    return data, dataset.train[rest]
+def split(dataset: Dataset, config: Config) -> tuple[Images, Images]:
+    """The labelled images, for pre-training, and the stream's: the rest of the training images."""
+    chosen, rest = pick(dataset.train.labels, config.labelled, np.random.default_rng(config.seed))
+    return dataset.train[chosen], dataset.train[rest]
 
 
 def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callable[[str, int, int], None]) -> Path:
@@ -100,13 +97,13 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
             seed=config.seed,
             validation=0.0,
         )
-        export(options, progress, split(dataset, config, preset.image_size)[0])
+        labelled, _ = split(dataset, config)
+        nothing = labelled[np.zeros(0, np.int64)]
+        export(options, progress, Data(dataset.classes, labelled, nothing, trained_on=()))
     return path
 
 
-def run_trial(
-    config: Config, dataset: Dataset, bundle_path: Path, tick: Callable[[int, int], None] = lambda done, total: None
-) -> dict[str, Any]:
+def run_trial(config: Config, dataset: Dataset, bundle_path: Path, tick: Callable[[int, int], None]) -> dict[str, Any]:
     """Stream the unlabelled images through the row; returns the result as it is written to its JSON file.
 
     tick: called with (segments done, segments) as the stream goes on.
@@ -115,18 +112,35 @@ def run_trial(
     recipe = override(named("paper"), (*preset.recipe, *config.settings))
     bundle = open_bundle(bundle_path)
     how = bundle.preprocessing
-    row = _make_row(config, dataset, bundle, recipe)
-    frozen = _predictor(bundle)
-    stream_images = split(dataset, config, preset.image_size)[1]
+    labelled, stream_images = split(dataset, config)
+    setup = Setup(
+        engine=open_engine(bundle),
+        parameters=bundle.parameters,
+        theta=bundle.weights(),
+        condensed=bundle.buffer(),
+        x_labelled=normalise(labelled.pixels, how),
+        y_labelled=labelled.labels,
+        classes=len(bundle.classes),
+        ipc=config.ipc,
+        recipe=recipe,
+        rng=np.random.default_rng(config.seed),
+    )
+    row: Row = rows()[config.row].make(setup)
     spec = streams.parse(config.stream)
     order = streams.order(stream_images.labels, spec, config.seed)[: preset.stream_images]
     clean = _test_images(dataset, preset, config.seed)
     test = _as_at_the_end(clean, spec, config.seed)
 
+    def score(predict: Callable[[Floats], Floats], images: Images) -> Score:
+        return _score(predict, images, how, len(bundle.classes))
+
+    def frozen(x: Floats) -> Floats:
+        return setup.engine.predict(setup.theta, x)[0]
+
     clock = _Clock()
     started = time.monotonic()
-    frozen_accuracy, _ = _score(frozen, test, how)
-    accuracy, per_class = _score(row.predict, test, how)
+    frozen_accuracy, _ = score(frozen, test)
+    accuracy, per_class = score(row.predict, test)
     curve, best = [{"frames": 0, "accuracy": accuracy}], per_class
     reports: list[dict[str, Any]] = []
     count = len(order) // recipe.segment
@@ -137,20 +151,20 @@ def run_trial(
         severity = streams.severity(begin + np.arange(len(index)), len(order), spec)
         x = normalise(corrupt(stream_images.pixels[index], severity, weather), how)
         with clock("predict"):
-            pseudo, confidence = pseudo_label(_logits(row.predict, x))
+            pseudo, confidence = pseudo_label(row.predict(x))
         with clock("learn"):
             report = row.learn(Segment(x, pseudo, confidence, stream_images.labels[index]))
         reports.append(asdict(report))
         if (number + 1) % recipe.retrain_interval == 0:
-            accuracy, per_class = _score(row.predict, test, how)
+            accuracy, per_class = score(row.predict, test)
             curve.append({"frames": begin + len(index), "accuracy": accuracy})
             best = np.maximum(best, per_class)
         tick(number + 1, count)
     if hasattr(row, "finish"):
         with clock("learn"):
             row.finish()
-    final, per_class = _score(row.predict, test, how)
-    final_clean = _score(row.predict, clean, how)[0] if spec.drift else final
+    final, per_class = score(row.predict, test)
+    final_clean = score(row.predict, clean)[0] if spec.drift else final
     curve.append({"frames": count * recipe.segment, "accuracy": final})
     return {
         "row": config.row,
@@ -162,7 +176,7 @@ def run_trial(
         "final_accuracy": final,
         "frozen_accuracy": frozen_accuracy,
         "final_accuracy_clean": final_clean,
-        "frozen_accuracy_clean": _score(frozen, clean, how)[0] if spec.drift else frozen_accuracy,
+        "frozen_accuracy_clean": score(frozen, clean)[0] if spec.drift else frozen_accuracy,
         "average_accuracy": float(np.mean([point["accuracy"] for point in curve])),
         "forgetting_per_class": dict(zip(bundle.classes, (best - per_class).tolist(), strict=True)),
         "curve": curve,
@@ -178,31 +192,8 @@ def run_trial(
         "config": asdict(config),
         "recipe": recipe.to_json(),
         "bundle": bundle.hash,
-        "versions": _versions(),
+        "versions": {**tool_versions(), "machine": platform.machine()},
     }
-
-
-def _make_row(config: Config, dataset: Dataset, bundle: Bundle, recipe: Any) -> Row:
-    labelled = split(dataset, config, bundle.preprocessing.size)[0].train
-    setup = Setup(
-        engine=open_engine(bundle),
-        parameters=bundle.parameters,
-        theta=bundle.weights(),
-        condensed=bundle.buffer(),
-        x_labelled=normalise(labelled.pixels, bundle.preprocessing),
-        y_labelled=labelled.labels,
-        classes=len(bundle.classes),
-        ipc=config.ipc,
-        recipe=recipe,
-        rng=np.random.default_rng(config.seed),
-    )
-    row: Row = rows()[config.row].make(setup)
-    return row
-
-
-def _predictor(bundle: Bundle) -> Callable[[Floats], Floats]:
-    engine, theta = open_engine(bundle), bundle.weights()
-    return lambda x: engine.predict(theta, x)[0]
 
 
 def _test_images(dataset: Dataset, preset: Preset, seed: int) -> Images:
@@ -216,19 +207,9 @@ def _as_at_the_end(images: Images, spec: streams.StreamSpec, seed: int) -> Image
     return Images(corrupt(images.pixels, severity, np.random.default_rng(seed + 1)), images.labels)
 
 
-def _logits(predict: Callable[[Floats], Floats], x: Floats) -> Floats:
-    return np.concatenate([predict(x[i : i + BATCH]) for i in range(0, len(x), BATCH)])
-
-
-def _score(
-    predict: Callable[[Floats], Floats], images: Images, how: Preprocessing
-) -> tuple[float, npt.NDArray[np.float64]]:
+def _score(predict: Callable[[Floats], Floats], images: Images, how: Preprocessing, classes: int) -> Score:
     """Accuracy over all images, and (K,) that of each class (0 for a class without images)."""
-    answers = [
-        predict(normalise(images.pixels[i : i + BATCH], how)).argmax(axis=1) for i in range(0, len(images), BATCH)
-    ]
-    right: Ints = (np.concatenate(answers) == images.labels).astype(np.int64)
-    classes = int(images.labels.max()) + 1
+    right = answers(predict, images.pixels, how) == images.labels
     count = np.bincount(images.labels, minlength=classes)
     return float(right.mean()), np.bincount(images.labels, right, classes) / np.maximum(count, 1)
 
@@ -258,13 +239,3 @@ class _Clock:
 
     def __exit__(self, *_: object) -> None:
         self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + time.monotonic() - self._begun
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in ("deco-edge", "numpy", "onnxruntime", "onnxruntime-training-cpu", "torch"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -172,7 +171,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         recipe,
         {
             "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "tools": _versions(),
+            "tools": tool_versions(),
             "opset": OPSET,
             "ir_version": IR_VERSION,
             "model": options.model,
@@ -255,9 +254,10 @@ def _write_demo(directory: Path, stream: data.Images, test: data.Images) -> None
     np.savez_compressed(directory / "test.npz", pixels=test.pixels, labels=test.labels)
 
 
-def _versions() -> dict[str, Any]:
+def tool_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide what an export or an experiment gives."""
     names = ("deco-edge", "torch", "onnx", "onnxscript", "onnxruntime", "onnxruntime-training-cpu", "numpy")
-    found: dict[str, Any] = {"python": platform.python_version()}
+    found = {"python": platform.python_version()}
     for name in names:
         try:
             found[name] = metadata.version(name)

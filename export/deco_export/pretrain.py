@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from deco_runtime.preprocess import Preprocessing, normalise
+from deco_runtime.scoring import answers
 from torch import nn
 
 from deco_export.data import Images
@@ -35,12 +36,9 @@ def accuracy(model: nn.Module, images: Images, how: Preprocessing) -> float | No
     """Share of images classified right, 0 … 1; None for no images."""
     if not len(images):
         return None
-    right = 0
     with torch.inference_mode():
-        for start in range(0, len(images), BATCH):
-            x = torch.from_numpy(normalise(images.pixels[start : start + BATCH], how))
-            right += int((model(x).argmax(1).numpy() == images.labels[start : start + BATCH]).sum())
-    return right / len(images)
+        found = answers(lambda x: model(torch.from_numpy(x)).numpy(), images.pixels, how)
+    return float(np.mean(found == images.labels))
 
 
 def pretrain(

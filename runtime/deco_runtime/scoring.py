@@ -38,6 +38,21 @@ def read_test_folder(root: Path, bundle: Bundle) -> tuple[Pixels, Ints, str | No
     return np.stack(pixels), np.asarray(labels, np.int64), unreadable.summary()
 
 
+def answers(
+    predict: Callable[[Floats], Floats], pixels: Pixels, how: Preprocessing, check: Callable[[], None] = lambda: None
+) -> Ints:
+    """The class (n,) that `predict`, x (N, C, H, W) → logits (N, K), gives each image; pixels as `Scorer` keeps them.
+
+    check: called before every batch of BATCH images.
+    """
+    found = np.empty(len(pixels), np.int64)
+    for start in range(0, len(pixels), BATCH):
+        check()
+        batch = slice(start, start + BATCH)
+        found[batch] = predict(normalise(pixels[batch], how)).argmax(axis=1)
+    return found
+
+
 class Scorer:
     """Scores weights on fixed test images, kept as uint8 to save memory."""
 
@@ -49,10 +64,5 @@ class Scorer:
 
     def accuracy(self, theta: Floats, check: Callable[[], None] = lambda: None) -> float:
         """Share of the images classified right by the model θ (P,), 0 … 1. check: called before every batch."""
-        right = 0
-        for start in range(0, len(self), BATCH):
-            check()
-            batch = slice(start, start + BATCH)
-            logits, _ = self._engine.predict(theta, normalise(self._pixels[batch], self._how))
-            right += int((logits.argmax(axis=1) == self._labels[batch]).sum())
-        return right / len(self)
+        found = answers(lambda x: self._engine.predict(theta, x)[0], self._pixels, self._how, check)
+        return float(np.mean(found == self._labels))

@@ -152,9 +152,9 @@ def test_head_is_ridge_regression_on_all_it_was_given() -> None:
     f = np.concatenate([made.x_labelled, x]).reshape(-1, 12).astype(np.float64)
     f = np.concatenate([f, np.ones((len(f), 1))], axis=1)
     target = np.eye(CLASSES)[np.concatenate([made.y_labelled, np.full(9, 2)])]
-    stacked = np.concatenate([f, np.sqrt(row.penalty) * np.eye(13)])
+    stacked = np.concatenate([f, np.sqrt(row.learner.penalty) * np.eye(13)])
     expected, *_ = np.linalg.lstsq(stacked, np.concatenate([target, np.zeros((13, CLASSES))]), rcond=None)
-    np.testing.assert_allclose(row.weights, expected, atol=1e-8)
+    np.testing.assert_allclose(row.learner.weights, expected, atol=1e-8)
 
 
 def test_the_heads_penalty_is_the_one_that_leaving_one_out_would_choose() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from deco_runtime.condense import TINY, Condensed
 from deco_runtime.learner import Learner
 from deco_runtime.types import Floats, Ints
+from scipy.special import softmax
 
 from deco_benchmarks.rows import LearnerRow, Row, Setup
 from deco_benchmarks.rows._real import replaced
@@ -65,8 +66,7 @@ class Distinct(Learner):
     def _factors(self, x: Floats, y: Ints) -> tuple[Floats, Floats]:
         """Error p − onehot(y) (n, K) and feature f (n, F) of each frame under the model as it is now, of length 1."""
         logits, features = self.engine.predict(self.theta, x)
-        exponential = np.exp(logits - logits.max(axis=1, keepdims=True))
-        error = exponential / exponential.sum(axis=1, keepdims=True)
+        error = softmax(logits, axis=1)
         error[np.arange(len(y)), y] -= 1.0
         return _unit(error), _unit(features)
 

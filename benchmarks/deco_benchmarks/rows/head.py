@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from deco_runtime.learner import SegmentReport
-from deco_runtime.types import Floats, Ints, Segment
-from deco_runtime.vote import vote
+from deco_runtime.condense import Condensed
+from deco_runtime.learner import Learner, RetrainReport
+from deco_runtime.types import Floats, Ints
 
-from deco_benchmarks.rows import Row, Setup
+from deco_benchmarks.rows import LearnerRow, Row, Setup
 
 NAME = "Head"
 ABOUT = "Ridge regression onto one-hot labels from frozen features; exact, so it forgets nothing."
@@ -23,56 +24,68 @@ Doubles = npt.NDArray[np.float64]
 
 def make(setup: Setup) -> Row:
     """Starts from the labelled images; costs as much memory as F² numbers."""
-    return Head(setup)
+    learner = setup.learner(Ridge)
+    assert isinstance(learner, Ridge)
+    learner.start(setup.x_labelled, setup.y_labelled)
+    return Head(learner)
 
 
-class Head:
-    """Keeps A = Σ f fᵀ and B = Σ f onehot(y) with a constant feature; W = (A + λI)⁻¹B is solved every β segments."""
+class Ridge(Learner):
+    """Keeps A = Σ f fᵀ and B = Σ f onehot(y) with a constant feature; its update of the model is W = (A + λI)⁻¹B."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-        f = self.features(setup.x_labelled)
-        self.penalty = best_penalty(f, setup.y_labelled, setup.classes)
-        self.a, self.b = f.T @ f, f.T @ np.eye(setup.classes)[setup.y_labelled]
-        self.weights = self.solved()
-        self.segments = 0
+    penalty: float
+    a: Doubles
+    b: Doubles
+    weights: Doubles
+
+    def start(self, x: Floats, y: Ints) -> None:
+        """Choose λ and solve for the labelled images x (n, C, H, W), y (n,)."""
+        f = self.features(x)
+        self.penalty = best_penalty(f, y, self.classes)
+        self.a, self.b = f.T @ f, f.T @ np.eye(self.classes)[y]
+        self.solve()
 
     def features(self, x: Floats) -> Doubles:
         """Frozen features with a constant 1 behind, (n, F + 1) float64."""
-        z = self.setup.engine.predict(self.setup.theta, x)[1].astype(np.float64)
+        z = self.engine.predict(self.theta, x)[1].astype(np.float64)
         return np.concatenate([z, np.ones((len(z), 1))], axis=1)
 
-    def solved(self) -> Doubles:
+    def solve(self) -> None:
         """W (F + 1, K)."""
-        return np.linalg.solve(self.a + self.penalty * np.eye(len(self.a)), self.b).astype(np.float64)
+        self.weights = np.linalg.solve(self.a + self.penalty * np.eye(len(self.a)), self.b).astype(np.float64)
+
+    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+        """Add the active frames to the sums, each with weight 1; the buffer stays."""
+        f = self.features(x)
+        self.a += f.T @ f
+        self.b += f.T @ np.eye(self.classes)[y]
+        return Condensed(self.buffer, [], [], 0)
+
+    def retrain(self, check: Callable[[], None] = lambda: None) -> RetrainReport:
+        """Solve; θ, and so the features, stay as they are."""
+        started = time.monotonic()
+        self.solve()
+        self.retrains += 1
+        self.since_retrain = 0
+        return RetrainReport(None, True, time.monotonic() - started)
+
+
+class Head(LearnerRow):
+    """Answers with the regression in place of the model's own last layer."""
+
+    learner: Ridge
 
     def predict(self, x: Floats) -> Floats:
         """Regression values as logits; only their order means something, so confidences are nearly flat."""
-        return (self.features(x) @ self.weights).astype(np.float32)
-
-    def learn(self, segment: Segment) -> SegmentReport:
-        """Add the active frames to the sums, each with weight 1."""
-        started = time.monotonic()
-        active = vote(segment, self.setup.classes, self.setup.recipe)
-        if len(active):
-            f = self.features(segment.x[active.index])
-            self.a += f.T @ f
-            self.b += f.T @ np.eye(self.setup.classes)[active.y]
-        self.segments += 1
-        if self.segments % self.setup.recipe.retrain_interval == 0:
-            self.weights = self.solved()
-        known = segment.labels[active.index]
-        right = float(np.mean(known == active.y)) if len(active) and (known >= 0).all() else None
-        kept = len(active) / len(segment)
-        return SegmentReport(active.classes.tolist(), kept, right, None, None, 0, time.monotonic() - started)
+        return (self.learner.features(x) @ self.learner.weights).astype(np.float32)
 
     def finish(self) -> None:
         """Use the segments since the last solution too."""
-        self.weights = self.solved()
+        self.learner.solve()
 
     def state_bytes(self) -> int:
         """A, B and W."""
-        return self.a.nbytes + self.b.nbytes + self.weights.nbytes
+        return self.learner.a.nbytes + self.learner.b.nbytes + self.learner.weights.nbytes
 
 
 def best_penalty(f: Doubles, y: Ints, classes: int) -> float:

@@ -9,6 +9,7 @@ from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.condense import Condensed
 from deco_runtime.learner import Learner
 from deco_runtime.types import Floats, Ints
+from scipy.special import log_softmax
 
 from deco_benchmarks.rows import LearnerRow, Row, Setup
 
@@ -27,7 +28,6 @@ class LeastConfident(Learner):
     def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
         x_all, y_all = np.concatenate([self.buffer.x_syn, x]), np.concatenate([self.buffer.y_syn, y])
         logits, _ = self.engine.predict(self.theta, x_all)
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        log_p = shifted[np.arange(len(y_all)), y_all] - np.log(np.exp(shifted).sum(axis=1))
+        log_p = log_softmax(logits, axis=1)[np.arange(len(y_all)), y_all]
         kept = np.sort(np.argsort(log_p, kind="stable")[: len(self.buffer.y_syn)])
         return Condensed(CondensedBuffer(x_all[kept], y_all[kept], self.buffer.velocity), [], [], 0)
