@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib import util
 from pathlib import Path
@@ -46,14 +47,24 @@ def export(*arguments: object, path: Path | None = None) -> subprocess.Completed
 
 
 def interrupt(stage: str, number: int, *arguments: object) -> tuple[int, str]:
-    """Send a signal once `stage` is announced; exit status and the rest of stderr."""
-    with subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    """Send a signal once `stage` is announced; exit status and the rest of stderr. A process that stays is killed."""
+    with subprocess.Popen(
+        command(*arguments),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests started in the background inherit an ignored SIGINT, and Python then leaves it so.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
         assert process.stderr is not None
+        limit = threading.Timer(120, process.kill)
+        limit.start()
         for line in process.stderr:
             if line.startswith(stage):
                 process.send_signal(number)
                 break
         rest = process.stderr.read()
+        limit.cancel()
         return process.wait(timeout=120), rest
 
 
