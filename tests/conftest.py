@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ENGINES = ("portable", "ort-training")
+ENGINES = ("portable", "ort-training", "openvino")
 
 
 def make_bundle(out: Path) -> None:

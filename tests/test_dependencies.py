@@ -15,7 +15,7 @@ import pytest
 
 PACKAGE = Path(deco_runtime.__file__).parent
 WORKSTATION = {"torch", "onnx", "onnxscript", "sklearn", "deco_export", "deco_models", "deco_benchmarks"}
-DEVICE = {"numpy", "cv2", "onnxruntime", "click", "rich", "deco_runtime"}
+DEVICE = {"numpy", "cv2", "onnxruntime", "openvino", "click", "rich", "deco_runtime"}
 ALGORITHM = ("vote", "condense", "buffer", "retrain", "learner", "recipe", "initialise", "types")
 ALGORITHM_MAY_USE = {f"deco_runtime.{name}" for name in (*ALGORITHM, "errors", "engine")}
 
@@ -59,7 +59,7 @@ def test_every_module_imports_without_the_workstation() -> None:
     # brings what it finds.
     loaded = loaded_after("import " + ", ".join(m for m in MODULES if not m.rpartition(".")[2].startswith("_")))
     assert "deco_runtime" in loaded
-    assert not loaded & {*WORKSTATION, "onnxruntime"}
+    assert not loaded & {*WORKSTATION, "onnxruntime", "openvino"}
 
 
 def test_help_needs_neither_opencv_nor_onnxruntime() -> None:

@@ -32,6 +32,8 @@ def command() -> None:
 @click.option("--preset", default="smoke", type=click.Choice(["smoke", "quick", "paper"]), help="smoke: seconds per "
               "trial; quick: a narrow net on part of the stream, minutes; paper: everything, hours.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the paper's recipe.")
+@click.option("--engine", default="auto", help="Numeric engine, as for deco-run; its name is in the result.")
+@click.option("--validation", is_flag=True, help="Score on held-out training images, to tune without the test set.")
 @click.option("--jobs", default=1, type=click.IntRange(1), help="Trials at a time.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="One JSON file per trial.")
 def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, **rest: Any) -> None:
@@ -43,9 +45,9 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, **rest
     """
     try:
         from deco_benchmarks import datasets, streams
+        from deco_benchmarks.config import Config
         from deco_benchmarks.rows import rows as known
         from deco_benchmarks.sweep import pending, run_sweep
-        from deco_benchmarks.trial import Config
     except ImportError as error:
         raise RuntimeMissingError(
             f"expected torch, onnx, scipy, OpenCV and an onnxruntime for deco-eval, but {error}; run "

@@ -13,11 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from deco_runtime.engine import threads
 from deco_runtime.errors import DecoError
 
+from deco_benchmarks.config import PRESETS, Config
 from deco_benchmarks.datasets import Dataset, load
-from deco_benchmarks.trial import PRESETS, Config, base_bundle, run_trial
+from deco_benchmarks.trial import base_bundle, run_trial
 
 Done = Callable[[Config, dict[str, Any]], None]
 """Called after each trial with its result, which holds "error" when it failed."""
@@ -71,19 +73,22 @@ def _pin(share: int, counter: Any) -> None:
 def run_one(
     config: Config, source: str, out: Path, tick: Callable[[int, int], None] = lambda done, total: None
 ) -> dict[str, Any]:
-    """One trial into its file in `out`; a failure goes to a `.failed` file beside, with its reason, and is returned.
+    """One trial into its file in `out`, its buffer into an .npz beside.
+
+    A failure goes to a `.failed` file instead, with its reason, and is returned.
 
     tick: as that of `run_trial`.
     """
     try:
         dataset = _dataset(source, config)
         bundle = base_bundle(dataset, config, out / ".bases", lambda stage, done, total: None)
-        result = run_trial(config, dataset, bundle, tick)
+        result, pictures = run_trial(config, dataset, bundle, tick)
     except Exception as error:  # one trial must not take the sweep with it
         said = str(error) if isinstance(error, DecoError) else traceback.format_exc()
         result = {"error": said, "row": config.row, "ipc": config.ipc, "seed": config.seed}
         (out / f"{config.key}.failed").write_text(json.dumps(result, indent=1) + "\n")
         return result
+    np.savez_compressed(out / f"{config.key}.npz", **pictures)  # type: ignore[arg-type]
     temporary = out / f"{config.key}.tmp"
     temporary.write_text(json.dumps(result, indent=1) + "\n")
     os.replace(temporary, out / f"{config.key}.json")

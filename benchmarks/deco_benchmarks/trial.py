@@ -2,80 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from deco_export.data import Data, Images, pick
 from deco_export.export import Options, export, tool_versions
-from deco_runtime.bundle import open_bundle
+from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import open_engine
-from deco_runtime.preprocess import Preprocessing, normalise
-from deco_runtime.recipe import named, override
-from deco_runtime.scoring import answers
-from deco_runtime.types import Floats, Segment
+from deco_runtime.preprocess import normalise
+from deco_runtime.recipe import Recipe, named, override
+from deco_runtime.types import Segment
 from deco_runtime.vote import pseudo_label
 
-from deco_benchmarks import streams
+from deco_benchmarks import scores, streams
+from deco_benchmarks.config import PRESETS, Config
 from deco_benchmarks.corruptions import corrupt
 from deco_benchmarks.datasets import Dataset
+from deco_benchmarks.pictures import to_pixels
 from deco_benchmarks.rows import Row, Setup, rows
 
-Score = tuple[float, npt.NDArray[np.float64]]
+VALIDATION_SHARE = 0.1
+"""Share of the unlabelled training images of every class that a trial with `validation` keeps out of its stream."""
 
 
-@dataclass(frozen=True)
-class Preset:
-    """How large a trial is. stream_images, test_images: None for all. recipe: "KEY=VALUE" changes to the paper's."""
-
-    width: int
-    depth: int | None
-    image_size: int
-    epochs: int | None
-    stream_images: int | None
-    test_images: int | None
-    recipe: tuple[str, ...] = ()
-
-
-PRESETS = {
-    "smoke": Preset(8, 2, 16, 30, 200, 100, ("segment=40", "retrain_interval=2", "retrain_epochs=5", "iterations=2")),
-    "quick": Preset(32, None, 32, 30, 60 * 128, 2000),
-    "paper": Preset(128, None, 32, 30, None, None),
-}
-
-
-@dataclass(frozen=True)
-class Config:
-    """Everything that decides a trial's outcome, besides the code and the data."""
-
-    row: str
-    dataset: str
-    labelled: float
-    ipc: int
-    stream: str
-    seed: int
-    preset: str
-    settings: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """A file name for the trial: readable, and unique by a hash of all values."""
-        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
-        return f"{self.row.lower()}-ipc{self.ipc}-seed{self.seed}-{digest}".replace(" ", "-")
-
-
-def split(dataset: Dataset, config: Config) -> tuple[Images, Images]:
-    """The labelled images, for pre-training, and the stream's: the rest of the training images."""
-    chosen, rest = pick(dataset.train.labels, config.labelled, np.random.default_rng(config.seed))
-    return dataset.train[chosen], dataset.train[rest]
+def split(dataset: Dataset, config: Config) -> tuple[Images, Images, Images]:
+    """The labelled images, for pre-training; those of the stream; and those to score on."""
+    train, rng = dataset.train, np.random.default_rng(config.seed)
+    chosen, rest = pick(train.labels, config.labelled, rng)
+    if not config.validation:
+        return train[chosen], train[rest], dataset.test
+    held, streamed = pick(train.labels[rest], VALIDATION_SHARE, rng)
+    return train[chosen], train[rest[streamed]], train[rest[held]]
 
 
 def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callable[[str, int, int], None]) -> Path:
@@ -97,52 +60,48 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
             seed=config.seed,
             validation=0.0,
         )
-        labelled, _ = split(dataset, config)
+        labelled, _, _ = split(dataset, config)
         nothing = labelled[np.zeros(0, np.int64)]
         export(options, progress, Data(dataset.classes, labelled, nothing, trained_on=()))
     return path
 
 
-def run_trial(config: Config, dataset: Dataset, bundle_path: Path, tick: Callable[[int, int], None]) -> dict[str, Any]:
-    """Stream the unlabelled images through the row; returns the result as it is written to its JSON file.
+def recipe_of(config: Config) -> Recipe:
+    """The paper's recipe with the changes of the preset, then those of the trial."""
+    return override(named("paper"), (*PRESETS[config.preset].recipe, *config.settings))
 
-    tick: called with (segments done, segments) as the stream goes on.
+
+def run_trial(
+    config: Config, dataset: Dataset, bundle_path: Path, tick: Callable[[int, int], None]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Stream the unlabelled images through the row: what is written to its JSON file, and the buffer as pictures.
+
+    tick: called with (segments done, segments) as the stream goes on. The pictures are `before` and `after`,
+    (n, size, size, 3) uint8 B, G, R, and the classes of both, `y_before` and `y_after` (n,).
     """
-    preset = PRESETS[config.preset]
-    recipe = override(named("paper"), (*preset.recipe, *config.settings))
-    bundle = open_bundle(bundle_path)
-    how = bundle.preprocessing
-    labelled, stream_images = split(dataset, config)
-    setup = Setup(
-        engine=open_engine(bundle),
-        parameters=bundle.parameters,
-        theta=bundle.weights(),
-        condensed=bundle.buffer(),
-        x_labelled=normalise(labelled.pixels, how),
-        y_labelled=labelled.labels,
-        classes=len(bundle.classes),
-        ipc=config.ipc,
-        recipe=recipe,
-        rng=np.random.default_rng(config.seed),
-    )
+    preset, recipe, bundle = PRESETS[config.preset], recipe_of(config), open_bundle(bundle_path)
+    how, classes = bundle.preprocessing, len(bundle.classes)
+    labelled, stream_images, held_out = split(dataset, config)
+    setup = _setup(config, recipe, bundle, labelled)
     row: Row = rows()[config.row].make(setup)
+    buffer = row.buffer()
+    pictures: dict[str, np.ndarray] = {"before": to_pixels(buffer.x_syn, how), "y_before": buffer.y_syn}
     spec = streams.parse(config.stream)
     order = streams.order(stream_images.labels, spec, config.seed)[: preset.stream_images]
-    clean = _test_images(dataset, preset, config.seed)
+    clean = held_out[np.random.default_rng(config.seed).permutation(len(held_out))[: preset.test_images]]
     test = _as_at_the_end(clean, spec, config.seed)
-
-    def score(predict: Callable[[Floats], Floats], images: Images) -> Score:
-        return _score(predict, images, how, len(bundle.classes))
-
-    def frozen(x: Floats) -> Floats:
-        return setup.engine.predict(setup.theta, x)[0]
-
     clock = _Clock()
+
+    def score(images: Images) -> scores.Score:
+        with clock("score"):
+            return scores.score(row.predict, images, how, classes)
+
+    def frozen(images: Images) -> scores.Score:
+        return scores.score(lambda x: setup.engine.predict(setup.theta, x)[0], images, how, classes)
+
     started = time.monotonic()
-    frozen_accuracy, _ = score(frozen, test)
-    accuracy, per_class = score(row.predict, test)
-    curve, best = [{"frames": 0, "accuracy": accuracy}], per_class
-    reports: list[dict[str, Any]] = []
+    first, now = frozen(test), score(test)
+    curve, best, reports = [{"frames": 0, "accuracy": now.accuracy}], now.per_class, []
     count = len(order) // recipe.segment
     weather = np.random.default_rng(config.seed)
     for number in range(count):
@@ -153,36 +112,37 @@ def run_trial(config: Config, dataset: Dataset, bundle_path: Path, tick: Callabl
         with clock("predict"):
             pseudo, confidence = pseudo_label(row.predict(x))
         with clock("learn"):
-            report = row.learn(Segment(x, pseudo, confidence, stream_images.labels[index]))
-        reports.append(asdict(report))
+            reports.append(row.learn(Segment(x, pseudo, confidence, stream_images.labels[index])))
         if (number + 1) % recipe.retrain_interval == 0:
-            accuracy, per_class = score(row.predict, test)
-            curve.append({"frames": begin + len(index), "accuracy": accuracy})
-            best = np.maximum(best, per_class)
+            with clock("retrain"):
+                row.retrain()
+            now = score(test)
+            curve.append({"frames": begin + len(index), "accuracy": now.accuracy})
+            best = np.maximum(best, now.per_class)
         tick(number + 1, count)
-    if hasattr(row, "finish"):
-        with clock("learn"):
-            row.finish()
-    final, per_class = score(row.predict, test)
-    final_clean = score(row.predict, clean)[0] if spec.drift else final
-    curve.append({"frames": count * recipe.segment, "accuracy": final})
-    return {
+    with clock("retrain"):
+        row.finish()
+    final = score(test)
+    curve.append({"frames": count * recipe.segment, "accuracy": final.accuracy})
+    buffer = row.buffer()
+    pictures |= {"after": to_pixels(buffer.x_syn, how), "y_after": buffer.y_syn}
+    result = {
         "row": config.row,
         "dataset": config.dataset,
         "labelled": config.labelled,
         "ipc": config.ipc,
         "stream": config.stream,
         "seed": config.seed,
-        "final_accuracy": final,
-        "frozen_accuracy": frozen_accuracy,
-        "final_accuracy_clean": final_clean,
-        "frozen_accuracy_clean": score(frozen, clean)[0] if spec.drift else frozen_accuracy,
+        "final_accuracy": final.accuracy,
+        "frozen_accuracy": first.accuracy,
+        "final_accuracy_clean": score(clean).accuracy if spec.drift else final.accuracy,
+        "frozen_accuracy_clean": frozen(clean).accuracy if spec.drift else first.accuracy,
         "average_accuracy": float(np.mean([point["accuracy"] for point in curve])),
-        "forgetting_per_class": dict(zip(bundle.classes, (best - per_class).tolist(), strict=True)),
+        "forgetting_per_class": dict(zip(bundle.classes, (best - final.per_class).tolist(), strict=True)),
+        "confusions_before": first.confusions(bundle.classes),
+        "confusions_after": final.confusions(bundle.classes),
         "curve": curve,
-        "kept": _mean([r["kept"] for r in reports]),
-        "pseudo_accuracy": _weighted([(r["pseudo_accuracy"], r["kept"]) for r in reports]),
-        "distance": [r["distance"] for r in reports],
+        **scores.of_stream(reports),
         "seconds": time.monotonic() - started,
         "seconds_by_stage": clock.seconds,
         "peak_memory_mb": peak_memory_mb(),
@@ -192,13 +152,24 @@ def run_trial(config: Config, dataset: Dataset, bundle_path: Path, tick: Callabl
         "config": asdict(config),
         "recipe": recipe.to_json(),
         "bundle": bundle.hash,
-        "versions": {**tool_versions(), "machine": platform.machine()},
+        "versions": {**tool_versions(), "engine": setup.engine.name, "machine": platform.machine()},
     }
+    return result, pictures
 
 
-def _test_images(dataset: Dataset, preset: Preset, seed: int) -> Images:
-    """The same random test images for every row."""
-    return dataset.test[np.random.default_rng(seed).permutation(len(dataset.test))[: preset.test_images]]
+def _setup(config: Config, recipe: Recipe, bundle: Bundle, labelled: Images) -> Setup:
+    return Setup(
+        engine=open_engine(bundle, config.engine),
+        parameters=bundle.parameters,
+        theta=bundle.weights(),
+        condensed=bundle.buffer(),
+        x_labelled=normalise(labelled.pixels, bundle.preprocessing),
+        y_labelled=labelled.labels,
+        classes=len(bundle.classes),
+        ipc=config.ipc,
+        recipe=recipe,
+        rng=np.random.default_rng(config.seed),
+    )
 
 
 def _as_at_the_end(images: Images, spec: streams.StreamSpec, seed: int) -> Images:
@@ -207,25 +178,8 @@ def _as_at_the_end(images: Images, spec: streams.StreamSpec, seed: int) -> Image
     return Images(corrupt(images.pixels, severity, np.random.default_rng(seed + 1)), images.labels)
 
 
-def _score(predict: Callable[[Floats], Floats], images: Images, how: Preprocessing, classes: int) -> Score:
-    """Accuracy over all images, and (K,) that of each class (0 for a class without images)."""
-    right = answers(predict, images.pixels, how) == images.labels
-    count = np.bincount(images.labels, minlength=classes)
-    return float(right.mean()), np.bincount(images.labels, right, classes) / np.maximum(count, 1)
-
-
-def _mean(values: list[float]) -> float | None:
-    return float(np.mean(values)) if values else None
-
-
-def _weighted(pairs: list[tuple[float | None, float]]) -> float | None:
-    known = [(value, weight) for value, weight in pairs if value is not None]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None
-
-
 class _Clock:
-    """Wall time by stage."""
+    """Wall time by stage: `with clock("learn"): …`."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -256,7 +256,7 @@ def _write_demo(directory: Path, stream: data.Images, test: data.Images) -> None
 
 def tool_versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide what an export or an experiment gives."""
-    names = ("deco-edge", "torch", "onnx", "onnxscript", "onnxruntime", "onnxruntime-training-cpu", "numpy")
+    names = ("deco-edge", "torch", "onnx", "onnxscript", "onnxruntime", "onnxruntime-training-cpu", "openvino", "numpy")
     found = {"python": platform.python_version()}
     for name in names:
         try:

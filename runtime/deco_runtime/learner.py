@@ -23,14 +23,14 @@ class SegmentReport:
     """What one segment did. Shares and accuracies are fractions 0 … 1; None where there is nothing to say.
 
     active: the active classes. kept: share of frames learned from. pseudo_accuracy: share of these whose label is
-    right, where the true labels are known (scoring only). distance: D of the first and the last iteration.
+    right, where the true labels are known (scoring only). distances: D of each iteration (L,).
     dropped: condensing updates dropped because they were not finite.
     """
 
     active: list[int]
     kept: float
     pseudo_accuracy: float | None
-    distance: tuple[float, float] | None
+    distances: list[float]
     contrastive: float | None
     dropped: int
     seconds: float
@@ -74,8 +74,8 @@ class Learner:
         active = vote(segment, self.classes, self.recipe)  # eq:filter, eq:active
         known = segment.labels[active.index]
         right = float(np.mean(known == active.y)) if len(active) and (known >= 0).all() else None
-        distance = contrastive = None
-        dropped = 0
+        distances: list[float] = []
+        contrastive, dropped = None, 0
         if len(active):
             before = self.rng.bit_generator.state
             try:
@@ -83,8 +83,7 @@ class Learner:
             except BaseException:
                 self.rng.bit_generator.state = before
                 raise
-            self.buffer, dropped = done.buffer, done.dropped
-            distance = (done.distances[0], done.distances[-1]) if done.distances else None
+            self.buffer, distances, dropped = done.buffer, done.distances, done.dropped
             contrastive = done.contrastive[-1] if done.contrastive else None
         self.segments += 1
         self.since_retrain += 1
@@ -93,7 +92,7 @@ class Learner:
             active.classes.tolist(),
             len(active) / len(segment),
             right,
-            distance,
+            distances,
             contrastive,
             dropped,
             time.monotonic() - started,

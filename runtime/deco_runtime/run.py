@@ -128,7 +128,7 @@ class Run:
             segment = gathered.take()
             self._segments += 1
             if self.learner is None:
-                self._report(segment, {}, None)
+                self._report(segment, {})
             elif worker is None:
                 self._learn(segment, number + 1)
             elif not worker.offer(segment):
@@ -160,7 +160,7 @@ class Run:
         report = self.learner.learn(segment, self._counting("condensing, iteration", self.learner.recipe.iterations))
         self._position = position
         self.view.show(doing="predicting")
-        self._report(segment, asdict(report), report.distance)
+        self._report(segment, asdict(report))
         if self._retrain_if_due() or time.monotonic() - self._saved_at >= SAVE_S:
             self._save()
 
@@ -175,7 +175,7 @@ class Run:
         self.view.show(doing="predicting")
         return True
 
-    def _report(self, segment: Segment, figures: dict[str, Any], distance: tuple[float, float] | None) -> None:
+    def _report(self, segment: Segment, figures: dict[str, Any]) -> None:
         count = np.bincount(segment.pseudo, minlength=len(self.bundle.classes))
         votes = {self.bundle.classes[int(c)]: int(count[c]) for c in np.flatnonzero(count)}
         number = self.learner.segments if self.learner else self._segments
@@ -192,7 +192,8 @@ class Run:
             **figures,
         )
         kept = f"{figures['kept']:.0%}" if figures else None
-        matching = f"{distance[0]:.3f} → {distance[1]:.3f}" if distance else None
+        distances = figures.get("distances")
+        matching = f"{distances[0]:.3f} → {distances[-1]:.3f}" if distances else None
         self.view.show(
             segment=number,
             active_classes=", ".join(active) or "none" if figures else None,

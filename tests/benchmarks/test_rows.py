@@ -65,6 +65,8 @@ def test_every_row_learns_and_predicts(name: str) -> None:
     for mark in (100, 200, 300):
         report = row.learn(segment([1] * 8, mark))
         assert report.kept == 1
+        row.retrain()
+    row.finish()
     logits = row.predict(np.zeros((5, *SHAPE), np.float32))
     assert logits.shape == (5, CLASSES)
     assert np.isfinite(logits).all()
@@ -79,6 +81,7 @@ def test_no_other_row_learns_from_labels(name: str) -> None:
         row = rows()[name].make(setup())
         for mark in (100, 200, 300):
             row.learn(segment([1] * 8, mark, labels))
+            row.retrain()
         answers.append(row.predict(np.ones((3, *SHAPE), np.float32)))
         buffers.append(row.learner.buffer.x_syn if hasattr(row, "learner") else answers[-1])
     assert np.array_equal(*answers)
@@ -101,6 +104,7 @@ def test_frozen_never_changes() -> None:
     before = row.predict(x)
     for _ in range(5):
         row.learn(segment([1] * 8))
+        row.retrain()
     assert np.array_equal(row.predict(x), before)
 
 
@@ -149,6 +153,7 @@ def test_head_is_ridge_regression_on_all_it_was_given() -> None:
     rng = np.random.default_rng(5)
     x = rng.standard_normal((9, *SHAPE)).astype(np.float32)
     row.learn(Segment(x, np.full(9, 2), np.full(9, 0.5, np.float32), np.full(9, -1)))
+    row.retrain()
     f = np.concatenate([made.x_labelled, x]).reshape(-1, 12).astype(np.float64)
     f = np.concatenate([f, np.ones((len(f), 1))], axis=1)
     target = np.eye(CLASSES)[np.concatenate([made.y_labelled, np.full(9, 2)])]

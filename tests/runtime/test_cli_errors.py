@@ -98,7 +98,10 @@ def test_help_teaches() -> None:
         ([], "Missing option '--bundle'"),
         (["--bundle", "B"], "expected exactly one of --camera, --demo, --images, --video, but found 0"),
         (["--bundle", "B", "--demo", "--camera", "0"], "but found 2"),
-        (["--bundle", "B", "--demo", "--engine", "cuda"], "'cuda' is not one of 'auto', 'ort-training', 'portable'"),
+        (
+            ["--bundle", "B", "--demo", "--engine", "cuda"],
+            "'cuda' is not one of 'auto', 'openvino', 'ort-training', 'portable'",
+        ),
         (["--bundle", "B", "--demo", "--nonsense"], "No such option"),
         (["--bundle", "B", "--demo", "--set", "segmnt=1"], "expected --set KEY=VALUE with KEY one of segment, vote"),
         (["--bundle", "B", "--demo", "--set", "alpha=-1"], "expected recipe value alpha to be a finite number of"),

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata, util
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def difference(found: Floats, expected: Floats) -> float:
 
 
 def test_engines_are_found_by_their_files() -> None:
-    assert set(engines()) == {"portable", "ort-training"}
+    assert set(engines()) == {"portable", "ort-training", "openvino"}
 
 
 def test_an_engine_by_name(engine: Engine, bundle: Bundle) -> None:
@@ -70,7 +71,7 @@ def test_auto_takes_the_preferred_one_that_is_usable(bundle: Bundle) -> None:
 @pytest.mark.parametrize("name", ["", "Portable", "cuda", "_sessions"])
 def test_an_unknown_engine(bundle: Bundle, name: str) -> None:
     with pytest.raises(
-        UsageError, match=rf"expected --engine auto or one of ort-training, portable, but found '{name}'"
+        UsageError, match=rf"expected --engine auto or one of openvino, ort-training, portable, but found '{name}'"
     ):
         open_engine(bundle, name)
 
@@ -165,26 +166,52 @@ def test_gradients_are_those_of_the_loss(engine: Engine, bundle: Bundle) -> None
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_both_engines_agree(bundle: Bundle, seed: int) -> None:
-    reason = engines()["ort-training"].unusable(bundle)
+@pytest.mark.parametrize("name", ["ort-training", "openvino"])
+def test_engines_agree(bundle: Bundle, seed: int, name: str) -> None:
+    reason = engines()[name].unusable(bundle)
     if reason:
         pytest.skip(reason)
     theta, given = draw_model(bundle.parameters, np.random.default_rng(seed)), inputs(bundle, 20)
-    one, other = (outputs(open_engine(bundle, name), theta, **given) for name in ("portable", "ort-training"))
+    one, other = (outputs(open_engine(bundle, each), theta, **given) for each in ("portable", name))
     for name, value in one.items():
         assert difference(other[name], value) <= 1e-4, name
 
 
-def test_a_graph_that_is_none(bundle_path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "runtime"), [("portable", "onnxruntime"), ("openvino", "openvino")])
+def test_a_graph_that_is_none(bundle_path: Path, tmp_path: Path, name: str, runtime: str) -> None:
     """A bundle is verified when it is opened, but a runtime may still be too old for its graphs."""
+    if util.find_spec(runtime) is None:
+        pytest.skip(f"needs {runtime}")
     copy = shutil.copytree(bundle_path, tmp_path / "copy")
     bundle = open_bundle(copy)
     (copy / "graphs" / "predict.onnx").write_bytes(b"no graph")
     with pytest.raises(
-        BundleError, match=r"expected a graph that onnxruntime .* can load, but .*predict.onnx"
+        BundleError, match=rf"expected a graph that {runtime} .* can load, but .*predict.onnx"
     ) as caught:
-        open_engine(bundle, "portable").predict(bundle.weights(), inputs(bundle, 1)["x"])
+        open_engine(bundle, name).predict(bundle.weights(), inputs(bundle, 1)["x"])
     assert "\n" not in str(caught.value)
+
+
+def test_openvino_from_several_threads(bundle: Bundle) -> None:
+    """The camera predicts while the learner takes gradients; each thread must get its own values."""
+    if util.find_spec("openvino") is None:
+        pytest.skip("needs openvino")
+    engine, theta = open_engine(bundle, "openvino"), bundle.weights()
+    given = [inputs(bundle, n) for n in range(1, 9)]
+    expected = [outputs(engine, theta, **each) for each in given]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda each: outputs(engine, theta, **each), given * 5))
+    for values, right in zip(found, expected * 5, strict=True):
+        for name, value in right.items():
+            np.testing.assert_array_equal(values[name], value)
+
+
+@pytest.mark.skipif(util.find_spec("openvino") is not None, reason="needs an environment without openvino")
+def test_openvino_is_an_extra(bundle: Bundle) -> None:
+    with pytest.raises(
+        RuntimeMissingError, match=r"^expected the package openvino .*pip install 'deco-edge\[openvino\]'"
+    ):
+        open_engine(bundle, "openvino")
 
 
 def install(site: Path, name: str, version: str, *, metadata_file: bool = True, top_level: bool = True) -> None:

@@ -64,7 +64,7 @@ def test_a_segment_without_a_majority_teaches_nothing_but_counts() -> None:
     after = snapshot(it)
     assert report.active == []
     assert report.kept == 0
-    assert report.distance is None
+    assert report.distances == []
     assert np.array_equal(before[1], after[1])
     assert it.segments == 1
 

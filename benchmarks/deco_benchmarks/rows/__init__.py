@@ -67,7 +67,19 @@ class Row(Protocol):
         ...
 
     def learn(self, segment: Segment) -> SegmentReport:
-        """Take one segment, retrain where the schedule says so. Only Oracle and Upper may learn from its labels."""
+        """Take one segment. Only Oracle and Upper may learn from its labels."""
+        ...
+
+    def retrain(self) -> None:
+        """Update the deployed model; called every β segments, the same for all rows."""
+        ...
+
+    def finish(self) -> None:
+        """The stream is over."""
+        ...
+
+    def buffer(self) -> CondensedBuffer:
+        """What is kept to retrain on."""
         ...
 
     def state_bytes(self) -> int:
@@ -76,7 +88,7 @@ class Row(Protocol):
 
 
 class LearnerRow:
-    """A row around the device's learner: learn, and retrain every β segments."""
+    """A row around the device's learner, or a kind of it."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -85,10 +97,16 @@ class LearnerRow:
         return self.learner.engine.predict(self.learner.theta, x)[0]
 
     def learn(self, segment: Segment) -> SegmentReport:
-        report = self.learner.learn(segment)
-        if self.learner.retrain_due:
-            self.learner.retrain()
-        return report
+        return self.learner.learn(segment)
+
+    def retrain(self) -> None:
+        self.learner.retrain()
+
+    def finish(self) -> None:
+        pass
+
+    def buffer(self) -> CondensedBuffer:
+        return self.learner.buffer
 
     def state_bytes(self) -> int:
         buffer = self.learner.buffer  # a buffer of real frames has no optimizer

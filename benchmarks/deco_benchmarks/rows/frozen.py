@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from deco_runtime.condense import Condensed
-from deco_runtime.learner import Learner, SegmentReport
-from deco_runtime.types import Floats, Ints, Segment
+from deco_runtime.learner import Learner
+from deco_runtime.types import Floats, Ints
 
 from deco_benchmarks.rows import LearnerRow, Row, Setup
 
@@ -29,8 +29,8 @@ class Idle(Learner):
 class Frozen(LearnerRow):
     """Never retrains, and has no state of its own."""
 
-    def learn(self, segment: Segment) -> SegmentReport:
-        return self.learner.learn(segment)
+    def retrain(self) -> None:
+        pass
 
     def state_bytes(self) -> int:
         return 0

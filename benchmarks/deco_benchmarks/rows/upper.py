@@ -38,6 +38,9 @@ class Upper(LearnerRow):
         self.y.append(segment.labels)
         return self.learner.learn(segment)
 
+    def retrain(self) -> None:
+        """Not before the end."""
+
     def finish(self) -> None:
         """Train on all that was kept, in random order, from the pre-trained model."""
         it, recipe = self.learner, self.setup.recipe

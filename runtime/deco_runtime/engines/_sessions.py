@@ -1,31 +1,31 @@
-"""What the ONNX Runtime engines share: sessions opened when first used, and micro-batches."""
+"""What the ONNX Runtime engines share: sessions, opened when first used."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 
 from deco_runtime.engine import threads
+from deco_runtime.engines._micro_batches import MicroBatchEngine
 from deco_runtime.errors import BundleError
 from deco_runtime.types import Floats
 
-MICRO_BATCH = 8
-"""Images per session run: the gradient is a sum, and small batches stay in the cache and keep the memory small."""
 
-
-class SessionEngine:
+class SessionEngine(MicroBatchEngine):
     """An `Engine` on onnxruntime sessions, one per graph; safe to call from several threads."""
 
     def __init__(self, name: str, graphs: dict[str, Path]) -> None:
         """graphs: the file of each of predict, weight_gradient, input_gradient, feature_gradient."""
-        self.name = name
+        super().__init__(name, self._run_session)
         self._graphs = graphs
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
         self._opening = threading.Lock()
+
+    def _run_session(self, graph: str, outputs: tuple[str, ...], inputs: dict[str, Floats]) -> list[Floats]:
+        values: list[Floats] = self._session(graph).run(outputs, inputs)
+        return values
 
     def _session(self, graph: str) -> onnxruntime.InferenceSession:
         with self._opening:
@@ -48,37 +48,3 @@ class SessionEngine:
                         f"{self._graphs[graph]} fails with: {str(error).splitlines()[0]}; export the bundle again"
                     ) from error
             return self._sessions[graph]
-
-    def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
-        session = self._session("predict")
-        parts = [session.run(["logits", "features"], {"theta": theta, "x": x[s]}) for s in _micro_batches(len(x))]
-        logits, features = (np.concatenate(p) for p in zip(*parts, strict=True))
-        return logits, features
-
-    def weight_gradient(self, theta: Floats, x: Floats, t: Floats) -> tuple[float, Floats]:
-        session = self._session("weight_gradient")
-        loss, gradient = 0.0, np.zeros_like(theta)
-        for s in _micro_batches(len(x)):
-            part, g = session.run(["loss", "gradient"], {"theta": theta, "x": x[s], "t": t[s]})
-            loss += float(part)
-            gradient += g
-        return loss, gradient
-
-    def input_gradient(self, theta: Floats, x: Floats, t: Floats) -> Floats:
-        return self._image_gradient("input_gradient", theta, x, "t", t)
-
-    def feature_gradient(self, theta: Floats, x: Floats, u: Floats) -> Floats:
-        return self._image_gradient("feature_gradient", theta, x, "u", u)
-
-    def _image_gradient(self, graph: str, theta: Floats, x: Floats, name: str, value: Floats) -> Floats:
-        session = self._session(graph)
-        gradient = np.empty_like(x)
-        for s in _micro_batches(len(x)):
-            gradient[s] = session.run(["gradient"], {"theta": theta, "x": x[s], name: value[s]})[0]
-        return gradient
-
-
-def _micro_batches(n: int) -> Iterator[slice]:
-    """Slices of at most MICRO_BATCH that cover range(n)."""
-    for start in range(0, n, MICRO_BATCH):
-        yield slice(start, min(start + MICRO_BATCH, n))

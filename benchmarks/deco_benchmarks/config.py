@@ -1,0 +1,49 @@
+"""What decides a trial's outcome, besides the code and the data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How large a trial is. stream_images, test_images: None for all. recipe: "KEY=VALUE" changes to the paper's."""
+
+    width: int
+    depth: int | None
+    image_size: int
+    epochs: int | None
+    stream_images: int | None
+    test_images: int | None
+    recipe: tuple[str, ...] = ()
+
+
+PRESETS = {
+    "smoke": Preset(8, 2, 16, 30, 200, 100, ("segment=40", "retrain_interval=2", "retrain_epochs=5", "iterations=2")),
+    "quick": Preset(32, None, 32, 30, 60 * 128, 2000),
+    "paper": Preset(128, None, 32, 30, None, None),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """One trial. engine: as for `open_engine`. validation: score on held-out training images, not on the test set."""
+
+    row: str
+    dataset: str
+    labelled: float
+    ipc: int
+    stream: str
+    seed: int
+    preset: str
+    settings: tuple[str, ...] = ()
+    engine: str = "auto"
+    validation: bool = False
+
+    @property
+    def key(self) -> str:
+        """A file name for the trial: readable, and unique by a hash of all values."""
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
+        return f"{self.row.lower()}-ipc{self.ipc}-seed{self.seed}-{digest}".replace(" ", "-")
