@@ -19,12 +19,13 @@ TEST_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test images, resized; labels index `classes`."""
+    """Training and test images, resized; labels index `classes`. validation: None where the data has no such part."""
 
     name: str
     classes: tuple[str, ...]
     train: Images
     test: Images
+    validation: Images | None = None
 
 
 def name(source: str) -> str:
@@ -43,14 +44,13 @@ def load(source: str, size: int, seed: int) -> Dataset:
 
     A folder without train/ and test/ is split 80/10/10 by the seed.
 
-    size: side of the images in pixels. The validation tenth is left out here. Raises DataError for a folder that
+    size: side of the images in pixels. Raises DataError for a folder that
     cannot be used, or with unreadable images, since a result must not depend on which these are.
     """
     rng = np.random.default_rng(seed)
     if source == "digits":
         everything = digits(size)
-        test, rest = pick(everything.labels, 2 * TEST_SHARE, rng)
-        return Dataset(name(source), tuple(map(str, range(10))), everything[rest], everything[test])
+        return Dataset(name(source), tuple(map(str, range(10))), *_three_parts(everything, rng))
     root = Path(source)
     if not root.is_dir():
         known = "; or ".join(f"{', '.join(a.files)} ({a.name})" for a in archives.ARCHIVES)
@@ -65,15 +65,20 @@ def load(source: str, size: int, seed: int) -> Dataset:
     train, classes = _read(train_dir, None, size)
     if test_dir is not None:
         return Dataset(name(source), classes, train, _read(test_dir, classes, size)[0])
-    held, rest = pick(train.labels, 2 * TEST_SHARE, rng)
-    lost = np.setdiff1d(train.labels, train.labels[rest])
-    if len(lost):
+    count = np.bincount(train.labels)
+    if count.min() < 2:
         raise DataError(
             f"expected at least 2 images of every class in {train_dir} to split off a test part, but "
-            f"{classes[int(lost[0])]!r} has 1; add images, or make train/ and test/"
+            f"{classes[int(count.argmin())]!r} has 1; add images, or make train/ and test/"
         )
-    test, _ = pick(train.labels[held], 0.5, rng)
-    return Dataset(name(source), classes, train[rest], train[held[test]])
+    return Dataset(name(source), classes, *_three_parts(train, rng))
+
+
+def _three_parts(images: Images, rng: np.random.Generator) -> tuple[Images, Images, Images]:
+    """Training, test and validation images; at least one training and one test image of every class."""
+    held, rest = pick(images.labels, 2 * TEST_SHARE, rng)
+    test, validation = pick(images.labels[held], 0.5, rng)
+    return images[rest], images[held[test]], images[held[validation]]
 
 
 def _read(root: Path, classes: tuple[str, ...] | None, size: int) -> tuple[Images, tuple[str, ...]]:

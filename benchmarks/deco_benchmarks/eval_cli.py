@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from deco_runtime.engine import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.terminal import exit_with, progress_bars
 
@@ -32,11 +33,18 @@ def command() -> None:
 @click.option("--preset", default="smoke", type=click.Choice(["smoke", "quick", "paper"]), help="smoke: seconds per "
               "trial; quick: a narrow net on part of the stream, minutes; paper: everything, hours.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the paper's recipe.")
-@click.option("--engine", default="auto", help="Numeric engine, as for deco-run; its name is in the result.")
+@click.option(
+    "--engine",
+    default="auto",
+    type=click.Choice(["auto", *sorted(engines())]),
+    help="Numeric engine, as for deco-run; its name is in the result.",
+)
 @click.option("--validation", is_flag=True, help="Score on held-out training images, to tune without the test set.")
-@click.option("--jobs", default=1, type=click.IntRange(1), help="Trials at a time.")
+@click.option("--jobs", default=1, type=click.IntRange(1), help="Trials at a time, sharing the CPUs.")
+@click.option("--ray", metavar="ADDRESS|local", help="Run the trials on a Ray cluster, or on a local Ray of --jobs "
+              "workers; the data must lie at the same path on every machine.")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="One JSON file per trial.")
-def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, **rest: Any) -> None:
+def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: str | None, **rest: Any) -> None:
     """Run trials; those whose result file is there are skipped, so an interrupted sweep goes on.
 
     \b
@@ -44,7 +52,7 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, **rest
     deco-eval run --data cifar10 --rows all --ipc 1,10 --preset quick --out results
     """
     try:
-        from deco_benchmarks import datasets, streams
+        from deco_benchmarks import datasets, pools, streams
         from deco_benchmarks.config import Config
         from deco_benchmarks.rows import rows as known
         from deco_benchmarks.sweep import pending, run_sweep
@@ -63,6 +71,8 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, **rest
         raise UsageError(f"expected --ipc as whole numbers such as 1,10, but found {ipc!r}") from error
     streams.parse(rest["stream"])
     dataset = datasets.name(data)
+    if data != "digits":
+        data = str(Path(data).absolute())  # another machine's workers start elsewhere
     configs = [
         Config(row=row, dataset=dataset, ipc=n, seed=seed, **rest)
         for seed in range(seeds)
@@ -87,7 +97,13 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, **rest
             )  # fmt: skip
             click.echo(f"{config.row}, ipc {config.ipc}, seed {config.seed}: {figures}")
 
-        run_sweep(configs, data, out, jobs, progress, done)
+        if ray is not None:
+            pool = pools.ray(ray, jobs)
+        elif jobs > 1:
+            pool = pools.processes(jobs)
+        else:
+            pool = pools.one_by_one(lambda n, of: progress("segments of the trial", n, of))
+        run_sweep(configs, data, out, pool, progress, done)
     if failed:
         click.echo(
             f"{failed} trials failed; their reasons are in {out}/*.failed, and running again tries them anew", err=True
@@ -98,9 +114,35 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, **rest
 @click.argument("results", type=click.Path(path_type=Path))
 def table(results: Path) -> None:
     """Print the tables of all result files in the folder RESULTS as Markdown, with the paper's numbers beside ours."""
-    from deco_benchmarks.table import accuracy_tables, read
+    from deco_benchmarks.table import read, tables
 
-    click.echo(accuracy_tables(read(results)))
+    click.echo(tables(read(results)))
+
+
+@command.command()
+@click.argument("results", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where the PNG files go.")
+def plot(results: Path, out: Path) -> None:
+    """Draw the figures that the result files in the folder RESULTS allow.
+
+    \b
+    learning-curves   accuracy against frames seen, all rows
+    matching-loss     matching distance at each iteration: DECO, DECO-Inner, DECO-Full
+    confusions        what each class is most often taken for, before and after the stream
+    study-KEY         accuracies and kept share against a recipe value that was varied with --set, such as
+                      retrain_interval (β), threshold (M) or alpha (α)
+    buffer            the buffer's images before and after the stream
+    """
+    try:
+        from deco_benchmarks.plot import draw_all
+    except ImportError as error:
+        raise RuntimeMissingError(
+            f"expected matplotlib for deco-eval plot, but {error}; run pip install 'deco-edge[eval,export,device]'"
+        ) from error
+    from deco_benchmarks.table import read
+
+    for path in draw_all(read(results), results, out):
+        click.echo(path)
 
 
 def main() -> None:

@@ -39,3 +39,20 @@ ACCURACY: dict[tuple[str, int, int], tuple[float, ...]] = {
     ("ImageNet-10", 1, 10): (20.67, 22.48, 22.99, 22.38, 21.28, 29.58),
     ("ImageNet-10", 1, 50): (22.55, 23.01, 23.51, 23.35, 22.83, 31.55),
 }
+
+# (data set, row): {ipc: execution time, unit not stated}, at 10 % labelled (its table of execution times)
+TIME: dict[tuple[str, str], dict[int, float]] = {
+    ("CIFAR-10", "Selective-BP"): {1: 2.3, 10: 3.5, 50: 11.7},
+    ("CIFAR-10", "DECO-Full"): {1: 54.0, 10: 139.8, 50: 180.5},
+    ("CIFAR-10", "DECO"): {1: 7.5, 10: 15.9, 50: 45.4},
+    ("ImageNet-10", "Selective-BP"): {1: 5.2, 10: 24.2, 50: 66.1},
+    ("ImageNet-10", "DECO-Full"): {1: 168.1, 10: 894.2, 50: 2232.9},
+    ("ImageNet-10", "DECO"): {1: 22.2, 10: 71.6, 50: 202.8},
+}
+SEEDS = 5
+
+
+def named(dataset: str) -> str:
+    """The paper's name of a data set whose folder is called after it ("cifar10", "CIFAR-10"); "" for any other."""
+    plain = {name.lower().replace("-", ""): name for name, _, _ in ACCURACY}
+    return plain.get(dataset.lower().replace("-", "").replace("_", ""), "")

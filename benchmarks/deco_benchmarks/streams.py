@@ -16,22 +16,26 @@ class StreamSpec:
 
     stc: strength of temporal correlation, consecutive images of one class in each scene. interleave: scenes seen at the
     same time, their frames mixed at random. passes: times every image comes, in another order each time. drift:
-    severity of corruption at the end of the stream, reached in a straight line from 0 at its start.
-    Raises UsageError for a value below 1, and for a drift above 5.
+    severity of corruption at the end of the stream, reached in a straight line from 0 at its start. aligned: 1 to begin
+    with a whole run, so that borders fall between segments where the segment divides stc; 0 to let them fall anywhere.
+    Raises UsageError for a value below 1, a drift above 5, and an aligned other than 0 and 1.
     """
 
     stc: int = 500
     interleave: int = 1
     passes: int = 1
     drift: int = 0
+    aligned: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "drift" and value < 1:
+            if field.name not in ("drift", "aligned") and value < 1:
                 raise UsageError(f"expected --stream {field.name} to be at least 1, but found {value}")
         if not 0 <= self.drift <= 5:
             raise UsageError(f"expected --stream drift to be 0 to 5, but found {self.drift}")
+        if self.aligned not in (0, 1):
+            raise UsageError(f"expected --stream aligned to be 0 or 1, but found {self.aligned}")
 
 
 def parse(text: str) -> StreamSpec:
@@ -51,9 +55,9 @@ def parse(text: str) -> StreamSpec:
 def order(labels: Ints, spec: StreamSpec, seed: int) -> Ints:
     """Indices into `labels` (n,) in the order of the stream, (passes · n,) int64; deterministic in the seed.
 
-    Each pass holds every image once. Runs are not aligned with segments: the first run of a pass is cut to a random
-    length, so borders fall anywhere. With interleave = k, the pass is dealt to k scenes, run by run in turn, and each
-    next frame comes from a scene drawn at random among those that have frames left.
+    Each pass holds every image once. Unless aligned, the first run of a pass is cut to a random length, so that borders
+    between classes fall anywhere in a segment. With interleave = k, the pass is dealt to k scenes, run by run in turn,
+    and each next frame comes from a scene drawn at random among those that have frames left.
     """
     return np.concatenate([_one_pass(labels, spec, seed + 1000 * number) for number in range(spec.passes)])
 
@@ -61,7 +65,7 @@ def order(labels: Ints, spec: StreamSpec, seed: int) -> Ints:
 def _one_pass(labels: Ints, spec: StreamSpec, seed: int) -> Ints:
     rng = np.random.default_rng(seed)
     runs = stc_order(labels.tolist(), spec.stc, seed)
-    start = int(rng.integers(min(spec.stc, len(runs)))) if len(runs) else 0
+    start = int(rng.integers(min(spec.stc, len(runs)))) if len(runs) and not spec.aligned else 0
     runs = np.roll(runs, -start)  # the part cut off the first run comes last
     if spec.interleave == 1:
         return runs

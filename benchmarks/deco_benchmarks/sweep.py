@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import multiprocessing
 import os
 import traceback
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from deco_runtime.engine import threads
 from deco_runtime.errors import DecoError
 
 from deco_benchmarks.config import PRESETS, Config
 from deco_benchmarks.datasets import Dataset, load
 from deco_benchmarks.trial import base_bundle, run_trial
 
+
+@dataclass(frozen=True)
+class Task:
+    """A trial to do. source: what `datasets.load` reads. bundle: the folder of the model it starts from."""
+
+    config: Config
+    source: str
+    bundle: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial gave: its result, which holds "error" when it failed, and the buffer as pictures."""
+
+    result: dict[str, Any]
+    pictures: dict[str, np.ndarray]
+
+
+Tick = Callable[[int, int], None]
+Pool = Callable[[Sequence[Task]], Iterator[tuple[Config, Outcome]]]
+"""A way to work through tasks, giving each outcome as it comes; raises DecoError when it cannot go on."""
 Done = Callable[[Config, dict[str, Any]], None]
-"""Called after each trial with its result, which holds "error" when it failed."""
+"""Called with each result when it is on the disk."""
 
 
 def pending(configs: Iterable[Config], out: Path) -> list[Config]:
@@ -31,75 +49,57 @@ def pending(configs: Iterable[Config], out: Path) -> list[Config]:
 
 
 def run_sweep(
-    configs: list[Config], source: str, out: Path, jobs: int, progress: Callable[[str, int, int], None], done: Done
+    configs: list[Config], source: str, out: Path, pool: Pool, progress: Callable[[str, int, int], None], done: Done
 ) -> None:
-    """Run the trials that are missing in `out`, `jobs` at a time; a failed one is recorded and the others go on.
+    """Run the trials that are missing in `out`; a failed one is recorded and the others go on.
 
-    source: what `datasets.load` reads. The pre-trained models they start from are made first and kept in `out`/.bases.
+    The pre-trained models they start from are made first and kept in `out`/.bases.
     """
-    todo = pending(configs, out)
     out.mkdir(parents=True, exist_ok=True)
-    for config in todo:
-        dataset = _dataset(source, config)
-        with contextlib.suppress(DecoError):  # met again, and recorded, by each trial that needs it
-            base_bundle(dataset, config, out / ".bases", progress)
-    if jobs == 1:
-        for config in todo:
-            done(config, run_one(config, source, out, lambda n, of: progress("segments of the trial", n, of)))
-        return
-    share = max(1, threads() // jobs)
-    # A fresh interpreter for each worker: onnxruntime's threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_pin, initargs=(share, context.Value("i", 0))
-    ) as pool:
-        futures = {pool.submit(run_one, config, source, out): config for config in todo}
-        for future in as_completed(futures):
-            done(futures[future], future.result())
+    tasks = []
+
+    def keep(config: Config, outcome: Outcome) -> None:
+        _write(config, outcome, out)
+        done(config, outcome.result)
+
+    for config in pending(configs, out):
+        try:
+            dataset = read(source, PRESETS[config.preset].image_size)
+            tasks.append(Task(config, source, base_bundle(dataset, config, out / ".bases", progress)))
+        except DecoError as error:
+            keep(config, _failed(config, str(error)))
+    for config, outcome in pool(tasks):
+        keep(config, outcome)
 
 
-def _pin(share: int, counter: Any) -> None:
-    """Give this worker its own CPUs: the engine takes its thread count from the affinity."""
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    with counter.get_lock():
-        number = counter.value
-        counter.value += 1
-    cpus = sorted(os.sched_getaffinity(0))
-    mine = [cpus[(number * share + i) % len(cpus)] for i in range(share)]
-    os.sched_setaffinity(0, set(mine))
-
-
-def run_one(
-    config: Config, source: str, out: Path, tick: Callable[[int, int], None] = lambda done, total: None
-) -> dict[str, Any]:
-    """One trial into its file in `out`, its buffer into an .npz beside.
-
-    A failure goes to a `.failed` file instead, with its reason, and is returned.
-
-    tick: as that of `run_trial`.
-    """
+def attempt(task: Task, tick: Tick = lambda done, total: None) -> Outcome:
+    """One trial; whatever it raises becomes its result. tick: as that of `run_trial`."""
     try:
-        dataset = _dataset(source, config)
-        bundle = base_bundle(dataset, config, out / ".bases", lambda stage, done, total: None)
-        result, pictures = run_trial(config, dataset, bundle, tick)
+        dataset = read(task.source, PRESETS[task.config.preset].image_size)
+        return Outcome(*run_trial(task.config, dataset, task.bundle, tick))
     except Exception as error:  # one trial must not take the sweep with it
-        said = str(error) if isinstance(error, DecoError) else traceback.format_exc()
-        result = {"error": said, "row": config.row, "ipc": config.ipc, "seed": config.seed}
-        (out / f"{config.key}.failed").write_text(json.dumps(result, indent=1) + "\n")
-        return result
-    np.savez_compressed(out / f"{config.key}.npz", **pictures)  # type: ignore[arg-type]
+        return _failed(task.config, str(error) if isinstance(error, DecoError) else traceback.format_exc())
+
+
+def _failed(config: Config, reason: str) -> Outcome:
+    return Outcome({"error": reason, "row": config.row, "ipc": config.ipc, "seed": config.seed}, {})
+
+
+def _write(config: Config, outcome: Outcome, out: Path) -> None:
+    """The result, and the pictures beside it; or, for a failure, a `.failed` file with its reason."""
+    text = json.dumps(outcome.result, indent=1) + "\n"
+    failed = out / f"{config.key}.failed"
+    if "error" in outcome.result:
+        failed.write_text(text)
+        return
+    np.savez_compressed(out / f"{config.key}.npz", **outcome.pictures)  # type: ignore[arg-type]
     temporary = out / f"{config.key}.tmp"
-    temporary.write_text(json.dumps(result, indent=1) + "\n")
+    temporary.write_text(text)
     os.replace(temporary, out / f"{config.key}.json")
-    (out / f"{config.key}.failed").unlink(missing_ok=True)
-    return result
+    failed.unlink(missing_ok=True)
 
 
 @cache
-def _read(source: str, size: int) -> Dataset:
+def read(source: str, size: int) -> Dataset:
+    """The data of a source, read once per process."""
     return load(source, size, seed=0)
-
-
-def _dataset(source: str, config: Config) -> Dataset:
-    return _read(source, PRESETS[config.preset].image_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,32 @@ import numpy as np
 from deco_runtime.errors import DataError
 
 from deco_benchmarks import paper
+from deco_benchmarks.config import PRESETS
 
 Result = dict[str, Any]
-ORDER = ("Frozen", "Head", *paper.METHODS, "DECO-Inner", "DECO-Full (finite difference)", "Oracle", "Upper")
-REQUIRED = ("row", "dataset", "labelled", "ipc", "stream", "seed", "final_accuracy", "frozen_accuracy", "seconds")
+PER_CLASS = tuple(f"{name} (per class)" for name in ("Random", "FIFO", "Selective-BP"))
+ORDER = (
+    "Frozen",
+    "Head",
+    *paper.METHODS[:-1],
+    *PER_CLASS,
+    "DECO",
+    "DECO-Inner",
+    "DECO-Full (finite difference)",
+    "Oracle",
+    "Upper",
+)
+REQUIRED = (
+    "row", "dataset", "labelled", "ipc", "stream", "seed", "final_accuracy", "frozen_accuracy", "average_accuracy",
+    "forgetting_per_class", "curve", "kept", "pseudo_accuracy", "distances", "seconds_by_stage", "config",
+)  # fmt: skip
 
 
 def read(folder: Path) -> list[Result]:
-    """All results in a folder, sorted by file name. Raises DataError for a file that is none, or an empty folder."""
+    """All results in a folder, sorted by file name, each with its `file`.
+
+    Raises DataError for a file that is none, and for an empty folder.
+    """
     results = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -29,45 +47,107 @@ def read(folder: Path) -> list[Result]:
             raise DataError(f"expected {path} to be a trial's result, but it cannot be read; remove it") from error
         if missing:
             raise DataError(f"expected {path} to be a trial's result, but it lacks {missing[0]!r}; remove it")
-        results.append(result)
+        results.append({**result, "file": path.name})
     if not results:
         raise DataError(f"expected result files in {folder}, but found none; make some with deco-eval run")
     return results
 
 
-def accuracy_tables(results: Iterable[Result]) -> str:
-    """One table per data set, labelled share and stream: mean ± standard deviation over seeds, and the paper's number.
+def tables(results: Iterable[Result]) -> str:
+    """Accuracy and time for each data set, labelled share, stream, preset and set of changed values, as Markdown.
 
-    The difference to the never-updated model is taken seed by seed. A single seed has no deviation.
+    Mean ± standard deviation over seeds, and the paper's number; a single seed has no deviation. The difference to the
+    never-updated model is taken seed by seed.
     """
     groups: dict[tuple[Any, ...], list[Result]] = defaultdict(list)
     for result in results:
-        preset = result.get("config", {}).get("preset", "")
-        groups[(result["dataset"], result["labelled"], result["stream"], preset)].append(result)
-    return "\n".join(_one_table(key, group) for key, group in sorted(groups.items()))
+        groups[_setting(result)].append(result)
+    return "\n".join(_section(key, group) for key, group in sorted(groups.items()))
 
 
-def _one_table(key: tuple[Any, ...], results: list[Result]) -> str:
-    dataset, labelled, stream, preset = key
-    lines = [f"### {dataset}, {labelled:.0%} labelled, {stream}, preset {preset}\n"]
-    lines.append(
-        "| row | ipc | seeds | final accuracy % | against never updated | kept % | labels right % | s | paper % |"
-    )
-    lines.append("|---|---|---|---|---|---|---|---|---|")
+def _setting(result: Result) -> tuple[Any, ...]:
+    config = result.get("config", {})
+    changed = " ".join(config.get("settings", ()))
+    scored = "validation" if config.get("validation") else "test"
+    return result["dataset"], result["labelled"], result["stream"], config.get("preset", ""), scored, changed
+
+
+def _section(key: tuple[Any, ...], results: list[Result]) -> str:
+    dataset, labelled, stream, preset, scored, changed = key
+    title = f"### {dataset}, {labelled:.0%} labelled, {stream}, preset {preset}"
+    title += f", {changed}" if changed else ""
+    title += ", scored on validation images" if scored == "validation" else ""
     cells: dict[tuple[int, str], list[Result]] = defaultdict(list)
     for result in results:
         cells[(result["ipc"], result["row"])].append(result)
-    for ipc, row in sorted(cells, key=lambda cell: (cell[0], _rank(cell[1]))):
-        trials = cells[(ipc, row)]
+    ordered = {cell: cells[cell] for cell in sorted(cells, key=lambda cell: (cell[0], _rank(cell[1])))}
+    parts = [title, f"Deviates from the paper: {'; '.join(deviations(results))}.", _accuracy(ordered), _time(ordered)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def deviations(results: Sequence[Result]) -> list[str]:
+    """What sets these trials apart from the paper's experiment, besides docs/algorithm.md's readings of it."""
+    config = results[0].get("config", {})
+    preset = PRESETS.get(config.get("preset", ""))
+    found = []
+    if preset is not None and preset.width != PRESETS["paper"].width:
+        found.append(f"width {preset.width}, not {PRESETS['paper'].width}")
+    if preset is not None and preset.stream_images is not None:
+        found.append(f"at most the first {preset.stream_images} images of the stream")
+    if preset is not None and preset.test_images is not None:
+        found.append(f"{preset.test_images} test images")
+    if preset is not None and preset.recipe:
+        found.append(" ".join(preset.recipe))
+    if config.get("settings"):
+        found.append(" ".join(config["settings"]))
+    if "passes" not in results[0]["stream"]:
+        found.append("one pass over the stream, the paper's figures count more")
+    seeds = len({result["seed"] for result in results})
+    if seeds != paper.SEEDS:
+        found.append(f"{seeds} seed{'s' if seeds > 1 else ''}, not {paper.SEEDS}")
+    found.append(f"engine {', '.join(sorted({r.get('versions', {}).get('engine', 'not recorded') for r in results}))}")
+    return found
+
+
+def _accuracy(cells: dict[tuple[int, str], list[Result]]) -> str:
+    lines = [
+        "| row | ipc | seeds | final accuracy % | against never updated | average % | forgotten % | kept % | "
+        "labels right % | paper % |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (ipc, row), trials in cells.items():
         final = 100 * np.array([t["final_accuracy"] for t in trials])
         gain = final - 100 * np.array([t["frozen_accuracy"] for t in trials])
-        kept, right = (_percent([t.get(name) for t in trials]) for name in ("kept", "pseudo_accuracy"))
-        seconds = np.mean([t["seconds"] for t in trials])
-        lines.append(
-            f"| {row} | {ipc} | {len(trials)} | {_spread(final)} | {np.mean(gain):+.2f} | {kept} | {right} | "
-            f"{seconds:.0f} | {_paper(dataset, labelled, ipc, row)} |"
+        forgotten = [float(np.mean(list(t["forgetting_per_class"].values()))) for t in trials]
+        average, kept, right = (
+            _percent([t[name] for t in trials]) for name in ("average_accuracy", "kept", "pseudo_accuracy")
         )
-    return "\n".join(lines) + "\n"
+        lines.append(
+            f"| {row} | {ipc} | {len(trials)} | {_spread(final)} | {np.mean(gain):+.2f} | {average} | "
+            f"{_percent(forgotten)} | {kept} | {right} | {_paper_accuracy(trials[0])} |"
+        )
+    return "\n".join(lines)
+
+
+def _time(cells: dict[tuple[int, str], list[Result]]) -> str:
+    """Seconds of learning, and their ratio to DECO's at the same ipc: the paper states no unit, only ratios compare."""
+    if not any(row == "DECO" for _, row in cells):
+        return ""
+    lines = [
+        "| row | ipc | s selecting or condensing | s retraining | both, DECO = 1 | paper, DECO = 1 |",
+        "|---|---|---|---|---|---|",
+    ]
+    spent = {
+        cell: [
+            float(np.mean([t["seconds_by_stage"].get(stage, 0.0) for t in trials])) for stage in ("learn", "retrain")
+        ]
+        for cell, trials in cells.items()
+    }
+    for (ipc, row), (learn, retrain) in spent.items():
+        deco = sum(spent.get((ipc, "DECO"), ()))
+        ratio = f"{(learn + retrain) / deco:.2f}" if deco else "–"
+        lines.append(f"| {row} | {ipc} | {learn:.0f} | {retrain:.0f} | {ratio} | {_paper_time(cells[(ipc, row)][0])} |")
+    return "\n".join(lines)
 
 
 def _rank(row: str) -> tuple[int, str]:
@@ -78,14 +158,21 @@ def _spread(values: np.ndarray) -> str:
     return f"{values.mean():.2f} ± {values.std(ddof=1):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
 
 
-def _percent(values: list[float | None]) -> str:
+def _percent(values: Sequence[float | None]) -> str:
     known = [v for v in values if v is not None]
     return f"{100 * np.mean(known):.1f}" if known else "–"
 
 
-def _paper(dataset: str, labelled: float, ipc: int, row: str) -> str:
-    """The paper's number for a folder named after its data set ("cifar10", "CIFAR-10"); – where it has none."""
-    plain = {name.lower().replace("-", ""): name for name, _, _ in paper.ACCURACY}
-    name = plain.get(dataset.lower().replace("-", "").replace("_", ""))
-    numbers = paper.ACCURACY.get((name or "", round(100 * labelled), ipc))
+def _paper_accuracy(result: Result) -> str:
+    """The paper's number for this row and setting; – where it has none."""
+    row = result["row"].removesuffix(" (per class)")
+    numbers = paper.ACCURACY.get((paper.named(result["dataset"]), round(100 * result["labelled"]), result["ipc"]))
     return f"{numbers[paper.METHODS.index(row)]:.2f}" if numbers and row in paper.METHODS else "–"
+
+
+def _paper_time(result: Result) -> str:
+    """The paper's time of this row over its time of DECO; – where it has none."""
+    dataset, ipc = paper.named(result["dataset"]), result["ipc"]
+    own = paper.TIME.get((dataset, result["row"].split(" (")[0]), {}).get(ipc)
+    deco = paper.TIME.get((dataset, "DECO"), {}).get(ipc)
+    return f"{own / deco:.2f}" if own and deco else "–"

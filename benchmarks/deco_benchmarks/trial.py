@@ -28,7 +28,8 @@ from deco_benchmarks.pictures import to_pixels
 from deco_benchmarks.rows import Row, Setup, rows
 
 VALIDATION_SHARE = 0.1
-"""Share of the unlabelled training images of every class that a trial with `validation` keeps out of its stream."""
+"""Share of the unlabelled training images of every class that a trial with `validation` keeps out of its stream where
+the data has no validation part."""
 
 
 def split(dataset: Dataset, config: Config) -> tuple[Images, Images, Images]:
@@ -37,6 +38,8 @@ def split(dataset: Dataset, config: Config) -> tuple[Images, Images, Images]:
     chosen, rest = pick(train.labels, config.labelled, rng)
     if not config.validation:
         return train[chosen], train[rest], dataset.test
+    if dataset.validation is not None:
+        return train[chosen], train[rest], dataset.validation
     held, streamed = pick(train.labels[rest], VALIDATION_SHARE, rng)
     return train[chosen], train[rest[streamed]], train[rest[held]]
 
@@ -59,6 +62,7 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
             epochs=preset.epochs,
             seed=config.seed,
             validation=0.0,
+            engine="portable" if config.engine == "auto" else config.engine,
         )
         labelled, _, _ = split(dataset, config)
         nothing = labelled[np.zeros(0, np.int64)]

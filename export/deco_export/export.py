@@ -15,10 +15,8 @@ import numpy as np
 import onnx
 import torch
 from deco_runtime import bundle as bundles
-from deco_runtime.engine import check_runtime
-from deco_runtime.engines import portable
-from deco_runtime.engines._sessions import SessionEngine
-from deco_runtime.errors import DecoError, ExportError, UsageError
+from deco_runtime.engine import check_runtime, engines
+from deco_runtime.errors import DecoError, ExportError, RuntimeMissingError, UsageError
 from deco_runtime.recipe import RECIPES
 
 from deco_export import data, forward, graphs, models, ort_artifacts, pretrain, verify
@@ -35,7 +33,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for; see `deco-export --help`."""
+    """What the user asked for; see `deco-export --help`. engine: the one that condenses the initial buffer."""
 
     data: str
     out: Path
@@ -48,6 +46,7 @@ class Options:
     epochs: int | None
     seed: int
     validation: float
+    engine: str = "portable"
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,8 @@ def export(options: Options, progress: Progress, loaded: data.Data | None = None
     if out.exists():
         raise UsageError(f"expected nothing at --out {out}, but something is there; remove it or choose another name")
     check_runtime()
+    if reason := engines()[options.engine].unusable(None):
+        raise RuntimeMissingError(reason)
     # Beside the target, so that the final rename stays on one file system; one left by a kill is taken over.
     partial = out.parent / f".{out.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
@@ -127,9 +128,9 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     parameters = measure_parameters(make)
     fresh = forward.trace(model, parameters, size)
     traced, theta = fresh(), forward.flatten(model)
-    sets, engines = _write_graphs(directory, fresh, theta, notes)
+    sets, runs_on = _write_graphs(directory, fresh, theta, notes)
 
-    engine = SessionEngine(portable.NAME, {g: directory / "graphs" / f"{g}.onnx" for g in portable.GRAPHS})
+    engine = engines()[options.engine].load(directory)
     buffer = initial_buffer(
         engine,
         theta,
@@ -167,7 +168,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         how,
         parameters,
         traced.features,
-        engines,
+        runs_on,
         recipe,
         {
             "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -189,7 +190,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         },
     )
     labelled = len(loaded.train) + len(loaded.validation)
-    return Exported(train_accuracy, validation_accuracy, errors, engines, labelled, tuple(notes))
+    return Exported(train_accuracy, validation_accuracy, errors, runs_on, labelled, tuple(notes))
 
 
 def _write_graphs(

@@ -11,6 +11,7 @@ import os
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module, metadata, util
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from deco_runtime.errors import RuntimeMissingError, UsageError
@@ -48,9 +49,10 @@ class EngineModule(Protocol):
     NAME: str
     PREFERENCE: int
     """`--engine auto` takes the usable engine with the highest."""
-    unusable: Callable[[Bundle], str | None]
-    """Why this engine cannot run the bundle here, as a sentence; None when it can."""
-    load: Callable[[Bundle], Engine]
+    unusable: Callable[[Bundle | None], str | None]
+    """Why this engine cannot run the bundle here, or any bundle for None, as a sentence; None when it can."""
+    load: Callable[[Path], Engine]
+    """Opens the graphs of the bundle in this folder."""
 
 
 def engines() -> dict[str, EngineModule]:
@@ -77,7 +79,7 @@ def open_engine(bundle: Bundle, name: str = "auto") -> Engine:
         for module in sorted(known.values(), key=lambda m: -m.PREFERENCE):
             reason = module.unusable(bundle)
             if reason is None:
-                return module.load(bundle)
+                return module.load(bundle.path)
             reasons[module.NAME] = reason
         raise RuntimeMissingError("; ".join(reasons.values()))
     if name not in known:
@@ -85,7 +87,7 @@ def open_engine(bundle: Bundle, name: str = "auto") -> Engine:
     reason = known[name].unusable(bundle)
     if reason is not None:
         raise RuntimeMissingError(reason)
-    return known[name].load(bundle)
+    return known[name].load(bundle.path)
 
 
 def threads() -> int:

@@ -36,15 +36,16 @@ def test_a_folder_without_parts_is_split_by_class(tmp_path: Path) -> None:
     found = load(str(tmp_path), 8, seed=0)
     assert np.bincount(found.train.labels).tolist() == [32, 32]
     assert np.bincount(found.test.labels).tolist() == [4, 4]
-    values = [set(part.pixels[:, 0, 0, 0].tolist()) for part in (found.train, found.test)]
-    assert not values[0] & values[1]
+    assert np.bincount(found.validation.labels).tolist() == [4, 4]
+    values = [part.pixels[:, 0, 0, 0].tolist() for part in (found.train, found.test, found.validation)]
+    assert len(np.unique(np.concatenate(values))) == 80
     assert np.array_equal(found.test.pixels, load(str(tmp_path), 8, seed=0).test.pixels)
 
 
 def test_digits_need_no_files() -> None:
     found = load("digits", 16, seed=0)
     assert found.train.pixels.shape[1:] == (16, 16, 3)
-    assert len(found.train) + len(found.test) == 1797
+    assert len(found.train) + len(found.test) + len(found.validation) == 1797
 
 
 def test_an_unreadable_image_is_named(tmp_path: Path) -> None:

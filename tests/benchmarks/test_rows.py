@@ -147,6 +147,37 @@ def test_selective_bp_keeps_the_least_confident() -> None:
     assert np.array_equal(row.learner.buffer.y_syn, y[expected])
 
 
+@pytest.mark.parametrize("name", ["Random", "FIFO", "Selective-BP"])
+def test_per_class_rows_do_for_each_class_what_the_row_does(name: str) -> None:
+    """With frames of class 1 only, its places are those of the row itself given a buffer of class 1 alone."""
+    made = setup(ipc=2)
+    row = rows()[f"{name} (per class)"].make(made)
+    before = row.learner.buffer
+    row.learn(segment([1] * 9, 100))
+    after = row.learner.buffer
+    assert after.y_syn.tolist() == [0, 0, 1, 1, 2, 2]
+    for c in (0, 2):
+        assert np.array_equal(after.x_syn[after.y_syn == c], before.x_syn[before.y_syn == c])
+    if name == "FIFO":
+        assert marks(row)[2:4] == [108, 107]
+    if name == "Selective-BP":
+        x = np.concatenate([before.x_syn[2:4], segment([1] * 9, 100).x])
+        log_p = scipy.special.log_softmax(made.engine.predict(made.theta, x)[0].astype(np.float64), axis=1)[:, 1]
+        assert np.array_equal(after.x_syn[2:4], x[np.sort(np.argsort(log_p, kind="stable")[:2])])
+
+
+def test_a_reservoir_per_class_is_uniform_over_the_frames_of_the_class() -> None:
+    count, runs = np.zeros(14), 700
+    for seed in range(runs):
+        row = rows()["Random (per class)"].make(setup(seed=seed, ipc=2, recipe=Recipe(retrain_interval=100)))
+        start = marks(row)[2:4]
+        row.learn(segment([1] * 12, 100))
+        kept = marks(row)[2:4]
+        count[[int(mark) - 100 for mark in kept if mark >= 100]] += 1
+        count[12:] += np.array(start) == kept
+    assert scipy.stats.chisquare(count).pvalue > 0.01
+
+
 def test_head_is_ridge_regression_on_all_it_was_given() -> None:
     made = setup(recipe=Recipe(retrain_interval=1))
     row = rows()["Head"].make(made)

@@ -47,6 +47,11 @@ def test_first_runs_differ_so_that_segments_are_not_aligned() -> None:
     assert len(first) > 5
 
 
+def test_aligned_streams_begin_with_a_whole_run() -> None:
+    found = {tuple(run_lengths(LABELS[order(LABELS, parse("stc=20,aligned=1"), seed)])) for seed in range(5)}
+    assert found == {(20,) * 12}
+
+
 def test_mixed_scenes_show_their_classes_in_equal_shares() -> None:
     labels = LABELS[order(LABELS, StreamSpec(stc=60, interleave=2), seed=1)]
     early = labels[:40]
@@ -73,7 +78,7 @@ def test_specs_are_read(text: str, spec: StreamSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "stc", "stc=0", "stc=-1", "stc=1.5", "speed=2", "stc=1,stc=2", "stc=1,,", "drift=6"]
+    "text", ["", "stc", "stc=0", "stc=-1", "stc=1.5", "speed=2", "stc=1,stc=2", "stc=1,,", "drift=6", "aligned=2"]
 )
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected --stream"):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +22,11 @@ KEYS = (
 )  # fmt: skip
 
 
+COMMAND = (sys.executable, "-c", "from deco_benchmarks.eval_cli import main; main()")
+
+
 def deco_eval(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from deco_benchmarks.eval_cli import main; main()"]
-    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +71,89 @@ def test_two_jobs_give_what_one_gives(swept: Path, tmp_path: Path) -> None:
     one, two = results(swept), results(tmp_path / "out")
     for name in ("DECO-0", "Frozen-0"):
         assert two[name]["final_accuracy"] == pytest.approx(one[name]["final_accuracy"], abs=0.03)
+
+
+def trial_processes(parent: int, title: str) -> list[int]:
+    """Processes below `parent` whose command line holds `title`."""
+    parents, titled = {}, []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):
+            pid = int(folder.name)
+            parents[pid] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if title in (folder / "cmdline").read_text():
+                titled.append(pid)
+
+    def below(pid: int) -> bool:
+        while pid in parents:
+            pid = parents[pid]
+            if pid == parent:
+                return True
+        return False
+
+    return [pid for pid in titled if below(pid)]
+
+
+@contextlib.contextmanager
+def sweeping(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """deco-eval, in a process group of its own that is gone afterwards."""
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def kill_one(process: subprocess.Popen[str], title: str) -> None:
+    """SIGKILL one process below that has `title`, once there are two of them and they have worked for a moment."""
+    deadline = time.monotonic() + 120
+    while len(found := trial_processes(process.pid, title)) < 2:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.3)
+    os.kill(found[0], signal.SIGKILL)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the worker in /proc")
+def test_a_ray_worker_killed_in_the_middle_of_a_trial(swept: Path, tmp_path: Path) -> None:
+    """Two workers; the trial of the killed one is done again, and all results are what one process gives."""
+    pytest.importorskip("ray")
+    asked = ("--rows", "DECO,Frozen,Head", "--ipc", 2, "--seeds", 1, "--ray", "local", "--jobs", 2)
+    with sweeping("run", *asked, "--out", tmp_path / "out") as process:
+        kill_one(process, "ray::_attempt_far_away")
+        _, said = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert not list((tmp_path / "out").glob("*.failed"))
+    one, two = results(swept), results(tmp_path / "out")
+    assert two.keys() == one.keys()
+    for name, result in two.items():
+        assert result["final_accuracy"] == pytest.approx(one[name]["final_accuracy"], abs=0.03)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the worker in /proc")
+def test_a_killed_worker_of_jobs_is_one_sentence(tmp_path: Path) -> None:
+    with sweeping("run", "--rows", "DECO", "--ipc", 2, "--seeds", 2, "--jobs", 2, "--out", tmp_path) as process:
+        kill_one(process, "spawn_main")
+        _, said = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert "expected the workers of --jobs to live, but one was killed" in said
+    assert "Traceback" not in said
+
+
+def test_a_ray_cluster_that_is_not_there(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    done = deco_eval("run", "--rows", "Frozen", "--ray", "127.0.0.1:1", "--out", tmp_path)
+    assert done.returncode == 2
+    assert "expected a Ray cluster at --ray 127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_failed_trial_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:

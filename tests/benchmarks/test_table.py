@@ -11,7 +11,7 @@ from deco_runtime.errors import DataError
 pytest.importorskip("torch")
 
 from deco_benchmarks import paper
-from deco_benchmarks.table import accuracy_tables, read
+from deco_benchmarks.table import read, tables
 
 
 def result(row: str, seed: int, final: float, frozen: float = 0.6, **more: object) -> dict[str, object]:
@@ -24,7 +24,11 @@ def result(row: str, seed: int, final: float, frozen: float = 0.6, **more: objec
         "seed": seed,
         "final_accuracy": final,
         "frozen_accuracy": frozen,
-        "seconds": 10.0,
+        "average_accuracy": final,
+        "forgetting_per_class": {"cat": 0.0, "dog": 0.1},
+        "curve": [{"frames": 0, "accuracy": frozen}, {"frames": 1280, "accuracy": final}],
+        "distances": [[0.2, 0.1], []],
+        "seconds_by_stage": {"learn": 6.0, "retrain": 4.0},
         "kept": 0.5,
         "pseudo_accuracy": None,
         "config": {"preset": "quick"},
@@ -40,16 +44,36 @@ def write(folder: Path, *results: dict[str, object]) -> Path:
 
 def test_mean_deviation_gain_and_the_papers_number(tmp_path: Path) -> None:
     write(tmp_path, result("DECO", 0, 0.58, 0.60), result("DECO", 1, 0.60, 0.61), result("Frozen", 0, 0.60))
-    text = accuracy_tables(read(tmp_path))
-    assert "### cifar10, 10% labelled, stc=500, preset quick" in text
-    assert "| DECO | 10 | 2 | 59.00 ± 1.41 | -1.50 | 50.0 | – | 10 | 59.28 |" in text
-    assert "| Frozen | 10 | 1 | 60.00 | +0.00 | 50.0 | – | 10 | – |" in text
+    text = tables(read(tmp_path))
+    assert "### cifar10, 10% labelled, stc=500, preset quick\n" in text
+    assert "| DECO | 10 | 2 | 59.00 ± 1.41 | -1.50 | 59.0 | 5.0 | 50.0 | – | 59.28 |" in text
+    assert "| Frozen | 10 | 1 | 60.00 | +0.00 | 60.0 | 5.0 | 50.0 | – | – |" in text
     assert text.index("| Frozen") < text.index("| DECO")
+
+
+def test_times_are_compared_by_their_ratio_to_deco(tmp_path: Path) -> None:
+    full = result("DECO-Full (finite difference)", 0, 0.5, seconds_by_stage={"learn": 50.0, "predict": 3.0})
+    write(tmp_path, result("DECO", 0, 0.5), full, result("Random", 0, 0.5, ipc=1))
+    text = tables(read(tmp_path))
+    assert "| DECO | 10 | 6 | 4 | 1.00 | 1.00 |" in text
+    assert "| DECO-Full (finite difference) | 10 | 50 | 0 | 5.00 | 8.79 |" in text
+    assert "| Random | 1 | 6 | 4 | – | – |" in text
+
+
+def test_what_deviates_is_named(tmp_path: Path) -> None:
+    config = {"preset": "quick", "settings": ["alpha=0"], "validation": True}
+    write(tmp_path, result("DECO", 0, 0.5, config=config, versions={"engine": "portable"}))
+    text = tables(read(tmp_path))
+    assert "preset quick, alpha=0, scored on validation images" in text
+    assert (
+        "Deviates from the paper: width 32, not 128; at most the first 7680 images of the stream; 2000 test images; "
+        "alpha=0; one pass over the stream, the paper's figures count more; 1 seed, not 5; engine portable."
+    ) in text
 
 
 def test_streams_and_presets_are_not_mixed(tmp_path: Path) -> None:
     write(tmp_path, result("DECO", 0, 0.5), result("DECO", 0, 0.4, stream="stc=100,interleave=2"))
-    assert accuracy_tables(read(tmp_path)).count("###") == 2
+    assert tables(read(tmp_path)).count("###") == 2
 
 
 def test_what_is_no_result_is_named(tmp_path: Path) -> None:

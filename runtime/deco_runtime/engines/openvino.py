@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import util
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deco_runtime.engine import Engine
@@ -15,7 +16,7 @@ NAME = "openvino"
 PREFERENCE = 5  # taken when asked for: faster on the one machine measured, but its rounding is not ONNX Runtime's
 
 
-def unusable(bundle: Bundle) -> str | None:
+def unusable(bundle: Bundle | None) -> str | None:
     """Needs the package openvino; any bundle will do."""
     if util.find_spec("openvino") is None:
         return (
@@ -25,8 +26,8 @@ def unusable(bundle: Bundle) -> str | None:
     return None
 
 
-def load(bundle: Bundle) -> Engine:
+def load(folder: Path) -> Engine:
     """Open the bundle's `graphs/`."""
     from deco_runtime.engines._compiled import CompiledEngine
 
-    return CompiledEngine(NAME, {graph: bundle.path / "graphs" / f"{graph}.onnx" for graph in GRAPHS})
+    return CompiledEngine(NAME, {graph: folder / "graphs" / f"{graph}.onnx" for graph in GRAPHS})

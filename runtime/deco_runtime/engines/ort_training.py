@@ -7,6 +7,7 @@ the momentum SGD of `retrain.py`, as the portable engine does.
 from __future__ import annotations
 
 from importlib import util
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deco_runtime.engine import Engine
@@ -19,7 +20,7 @@ NAME = "ort-training"
 PREFERENCE = 10
 
 
-def unusable(bundle: Bundle) -> str | None:
+def unusable(bundle: Bundle | None) -> str | None:
     """Needs the training build of onnxruntime, and a bundle exported where that build was installed."""
     if util.find_spec("onnxruntime.training") is None:
         return (
@@ -27,7 +28,7 @@ def unusable(bundle: Bundle) -> str | None:
             "inference; on x86-64 with Python up to 3.12 install 'deco-edge[ort-training]' in its own environment, "
             "elsewhere use --engine portable"
         )
-    if NAME not in bundle.engines:
+    if bundle is not None and NAME not in bundle.engines:
         return (
             "expected a bundle with ort-training graphs, but this one was exported without onnxruntime-training; "
             "use --engine portable or export it again where that package is installed"
@@ -35,10 +36,10 @@ def unusable(bundle: Bundle) -> str | None:
     return None
 
 
-def load(bundle: Bundle) -> Engine:
+def load(folder: Path) -> Engine:
     """Open the bundle's `ort_training/` gradient graphs; predictions use the common graph."""
     from deco_runtime.engines._sessions import SessionEngine
 
-    files = {graph: bundle.path / "ort_training" / f"{graph}.onnx" for graph in GRAPHS}
-    files["predict"] = bundle.path / "graphs" / "predict.onnx"
+    files = {graph: folder / "ort_training" / f"{graph}.onnx" for graph in GRAPHS}
+    files["predict"] = folder / "graphs" / "predict.onnx"
     return SessionEngine(NAME, files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deco_runtime.engine import Engine
@@ -15,14 +16,14 @@ PREFERENCE = 20  # no slower than ort-training where both ran, and not bound to 
 GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient")
 
 
-def unusable(bundle: Bundle) -> str | None:
+def unusable(bundle: Bundle | None) -> str | None:
     """Always usable where onnxruntime is: every bundle holds these graphs."""
     return None
 
 
-def load(bundle: Bundle) -> Engine:
+def load(folder: Path) -> Engine:
     """Open the bundle's `graphs/`."""
     from deco_runtime.engines._sessions import SessionEngine
 
-    files = {graph: bundle.path / "graphs" / f"{graph}.onnx" for graph in GRAPHS}
+    files = {graph: folder / "graphs" / f"{graph}.onnx" for graph in GRAPHS}
     return SessionEngine(NAME, files)

@@ -1,0 +1,15 @@
+"""Random, with the same number of places for every class."""
+
+from __future__ import annotations
+
+from deco_benchmarks.rows import Row, Setup
+from deco_benchmarks.rows._per_class import make_per_class
+from deco_benchmarks.rows.random_row import Reservoir
+
+NAME = "Random (per class)"
+ABOUT = "A uniform random sample of the real frames of each class (Vitter 1985)."
+
+
+def make(setup: Setup) -> Row:
+    """Starts with `ipc` labelled images per class, and keeps as many."""
+    return make_per_class(setup, Reservoir)

@@ -1,0 +1,99 @@
+"""Figures from result files: what is drawn, read back from the figure itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+
+from deco_benchmarks import plot
+
+
+def result(row: str, seed: int, final: float, settings: tuple[str, ...] = (), **more: object) -> dict[str, object]:
+    return {
+        "row": row,
+        "dataset": "cifar10",
+        "labelled": 0.1,
+        "ipc": 10,
+        "stream": "stc=500",
+        "seed": seed,
+        "final_accuracy": final,
+        "kept": final / 2,
+        "pseudo_accuracy": None,
+        "curve": [{"frames": 0, "accuracy": 0.5}, {"frames": 1280, "accuracy": final}],
+        "distances": [[0.2, 0.1], [], [0.4, 0.3]],
+        "confusions_before": {"cat": [["dog", 7]], "dog": []},
+        "confusions_after": {"cat": [["dog", 5]], "dog": [["cat", 2]]},
+        "config": {"preset": "quick", "settings": list(settings)},
+        "file": f"{row.lower()}-{seed}-{'-'.join(settings)}.json",
+        **more,
+    }
+
+
+def test_learning_curves_are_means_over_seeds() -> None:
+    figure = plot.learning_curves([result("DECO", 0, 0.6), result("DECO", 1, 0.7), result("Frozen", 0, 0.5)])
+    frozen, deco = figure.axes[0].lines
+    assert deco.get_label() == "DECO (2 seeds)"
+    np.testing.assert_allclose(deco.get_xydata(), [[0, 50], [1280, 65]])
+    np.testing.assert_allclose(frozen.get_ydata(), [50, 50])
+
+
+def test_matching_loss_is_the_mean_over_segments_that_had_one() -> None:
+    figure = plot.matching_loss([result("DECO", 0, 0.6), result("Frozen", 0, 0.5, distances=[[], []])])
+    (line,) = figure.axes[0].lines
+    np.testing.assert_allclose(line.get_xydata(), [[1, 0.3], [2, 0.2]])
+    assert plot.matching_loss([result("Frozen", 0, 0.5, distances=[[]])]) is None
+
+
+def test_a_study_holds_the_default_and_leaves_other_rows_out() -> None:
+    trials = [
+        result("DECO", 0, 0.6),
+        result("Frozen", 0, 0.5),
+        result("DECO", 0, 0.62, ("threshold=0.2",)),
+        result("DECO", 1, 0.64, ("threshold=0.2",)),
+        result("DECO", 0, 0.1, ("threshold=0.2", "alpha=0")),
+    ]
+    (figure,) = plot.studies(trials).values()
+    accuracy, kept = figure.axes[:2]
+    assert accuracy.get_xlabel() == "filter threshold M"
+    np.testing.assert_allclose(accuracy.lines[0].get_xydata(), [[0.2, 63], [0.4, 60]])
+    np.testing.assert_allclose(kept.lines[0].get_ydata(), [31.5, 30])
+    assert not figure.axes[2].lines  # no label accuracy is known
+
+
+def test_the_confusions_of_decos_first_seed() -> None:
+    figure = plot.confusions([result("DECO", 0, 0.6), result("Frozen", 0, 0.5)])
+    before, after = figure.axes
+    assert [patch.get_width() for patch in before.patches] == [7]
+    assert [(patch.get_width(), text.get_text()) for patch, text in zip(after.patches, after.texts, strict=True)] == [
+        (5, "dog"),
+        (2, "cat"),
+    ]
+
+
+def test_a_grid_has_a_line_per_class() -> None:
+    pixels = np.arange(4, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 2, 3), np.uint8)
+    picture = plot.grid(pixels, np.array([1, 0, 1, 1]), most=2)
+    assert picture[..., 0].tolist() == [[1, 1, 255, 255]] * 2 + [[0, 0, 2, 2]] * 2
+
+
+def test_all_figures_are_files_that_can_be_read(tmp_path: Path) -> None:
+    trials = [result("DECO", 0, 0.6), result("DECO", 0, 0.5, ("alpha=0.5",)), result("Frozen", 0, 0.5)]
+    images = {when: np.zeros((2, 4, 4, 3), np.uint8) for when in ("before", "after")}
+    labels = {f"y_{when}": np.arange(2) for when in images}
+    np.savez(tmp_path / Path(str(trials[0]["file"])).with_suffix(".npz"), **images, **labels)
+    written = plot.draw_all(trials, tmp_path, tmp_path / "figures")
+    assert sorted(path.name for path in written) == [
+        "buffer-deco-ipc10-cifar10-0.1-stc-500-quick.png",
+        "confusions-cifar10-0.1-stc-500-quick.png",
+        "learning-curves-cifar10-0.1-stc-500-quick.png",
+        "matching-loss-cifar10-0.1-stc-500-quick.png",
+        "study-alpha-cifar10-0.1-stc-500-quick.png",
+    ]
+    for path in written:
+        assert cv2.imread(str(path)).std() > 1
