@@ -100,7 +100,9 @@ def measure(name: str) -> dict[str, Any]:
         found, files = engines(model, parameters, Path(folder))
         result: dict[str, Any] = {"weights": len(theta), "against_torch": {}, "between_engines": {}, "five_passes": {}}
         for n in verify.BATCHES:
-            inputs = verify.draw_inputs((3, SIZE, SIZE), CLASSES, _features(found["portable"], theta), n, seed=0)
+            inputs = verify.draw_inputs(
+                (3, SIZE, SIZE), CLASSES, _features(found["portable"], theta), len(theta), n, seed=0
+            )
             expected = verify.reference(model, inputs)
             values = {engine: verify.run_graphs(paths, theta, inputs) for engine, paths in files.items()}
             for engine, got in values.items():

@@ -17,15 +17,8 @@ from deco_benchmarks.config import PRESETS
 Result = dict[str, Any]
 PER_CLASS = tuple(f"{name} (per class)" for name in ("Random", "FIFO", "Selective-BP"))
 ORDER = (
-    "Frozen",
-    "Head",
-    *paper.METHODS[:-1],
-    *PER_CLASS,
-    "DECO",
-    "DECO-Inner",
-    "DECO-Full (finite difference)",
-    "Oracle",
-    "Upper",
+    *("Frozen", "Head", *paper.METHODS[:-1], *PER_CLASS),
+    *("DECO", "DECO-Inner", "DECO-Full", "DECO-Full (finite difference)", "Oracle", "Upper"),
 )
 REQUIRED = (
     "row", "dataset", "labelled", "ipc", "stream", "seed", "final_accuracy", "frozen_accuracy", "average_accuracy",

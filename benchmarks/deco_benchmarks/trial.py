@@ -14,7 +14,7 @@ from deco_export.data import Data, Images, pick
 from deco_export.export import Options, export, tool_versions
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.device import peak_memory_mb
-from deco_runtime.engine import open_engine
+from deco_runtime.engine import check_graphs, open_engine
 from deco_runtime.preprocess import normalise
 from deco_runtime.recipe import Recipe, named, override
 from deco_runtime.types import Segment
@@ -85,6 +85,7 @@ def run_trial(
     """
     preset, recipe, bundle = PRESETS[config.preset], recipe_of(config), open_bundle(bundle_path)
     how, classes = bundle.preprocessing, len(bundle.classes)
+    check_graphs(bundle, recipe)
     labelled, stream_images, held_out = split(dataset, config)
     setup = _setup(config, recipe, bundle, labelled)
     row: Row = rows()[config.row].make(setup)

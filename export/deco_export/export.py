@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import torch
 from deco_runtime import bundle as bundles
-from deco_runtime.engine import check_runtime, engines
+from deco_runtime.engine import EXACT, check_runtime, engines
 from deco_runtime.errors import DecoError, ExportError, RuntimeMissingError, UsageError
 from deco_runtime.recipe import RECIPES
 
@@ -148,6 +148,11 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     golden, errors = verify.verify(model, sets, theta, (3, size, size), traced.classes, traced.features)
     _check_inference(directory / "inference.onnx", golden)
     progress("checking every graph against torch", 1, 1)
+    if EXACT in sets["portable"] and f"portable/{EXACT}" not in errors:
+        sets["portable"].pop(EXACT).unlink()
+        notes.append(
+            "made without gradient=exact: torch cannot differentiate this model twice, so nothing can check it"
+        )
     if max(errors.values()) > verify.TOLERANCE:
         notes.append(
             f"single elements of a gradient differ from torch by up to {max(errors.values()):.0e} of the largest: some "
@@ -203,6 +208,12 @@ def _write_graphs(
     for name, model in graphs.learning_graphs(fresh).items():
         sets["portable"][name] = directory / "graphs" / f"{name}.onnx"
         onnx.save_model(model, sets["portable"][name])
+    try:
+        sets["portable"][EXACT] = directory / "graphs" / f"{EXACT}.onnx"
+        onnx.save_model(graphs.input_gradient_tangent(fresh()), sets["portable"][EXACT])
+    except ExportError as error:
+        del sets["portable"][EXACT]
+        notes.append(f"made without gradient=exact: {error}")
     missing = ort_artifacts.missing()
     try:
         if missing is not None:

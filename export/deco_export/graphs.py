@@ -11,14 +11,12 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 
-from deco_export import autodiff, autodiff_linear  # noqa: F401  (the latter registers its rules)
+from deco_export import autodiff, autodiff_linear, tangent  # noqa: F401  (the second registers its rules)
 from deco_export.forward import Forward
-
-GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient")
 
 
 def learning_graphs(fresh: Callable[[], Forward]) -> dict[str, onnx.ModelProto]:
-    """All four graphs of one traced model, by name.
+    """The four graphs of one traced model that every recipe needs, by name.
 
     predict           theta, x     → logits (N, K), features (N, F)
     weight_gradient   theta, x, t  → loss (), gradient (P,)            ∇_θ L
@@ -89,3 +87,14 @@ def feature_gradient(f: Forward) -> onnx.ModelProto:
     _named(f, autodiff.gradient(f.graph, {f.features_name: "u"}, "x"), "gradient")
     inputs = {"theta": (f.size,), "x": f.x_shape, "u": ("N", f.features)}
     return f.graph.model(inputs, {"gradient": f.x_shape}, "feature_gradient")
+
+
+def input_gradient_tangent(f: Forward) -> onnx.ModelProto:
+    """d/dε ∇_x L(θ + εv) at ε = 0: what the paper's finite difference of `input_gradient` along v (P,) approximates.
+
+    theta, x, t, v → gradient (N, C, H, W), for `gradient=exact`. Raises ExportError for an operator without a tangent.
+    """
+    gradient = autodiff.gradient(f.graph, {loss(f): f.graph.constant(1.0)}, "x")
+    _named(f, tangent.tangent(f.graph, {"theta": "v"}, gradient), "gradient")
+    inputs = {"theta": (f.size,), "x": f.x_shape, "t": ("N", f.classes), "v": (f.size,)}
+    return f.graph.model(inputs, {"gradient": f.x_shape}, "input_gradient_tangent")

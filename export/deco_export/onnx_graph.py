@@ -64,7 +64,7 @@ class Graph:
 
     def model(self, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape], name: str) -> onnx.ModelProto:
         """The finished model: only what the outputs need, checked by onnx, all values float32."""
-        nodes = _needed(self.nodes, outputs)
+        nodes = needed(self.nodes, outputs)
         used = {value for node in nodes for value in node.input}
         graph = helper.make_graph(
             nodes,
@@ -83,7 +83,8 @@ class Graph:
         return model
 
 
-def _needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
+def needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
+    """The nodes that these values depend on, in their order."""
     wanted = set(outputs)
     kept = []
     for node in reversed(nodes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -22,19 +23,25 @@ always sit at a kink, and each changes the gradient where it looks, by up to 0.0
 Values = dict[str, np.ndarray]
 
 
-def draw_inputs(image_shape: tuple[int, int, int], classes: int, features: int, n: int, seed: int) -> Values:
-    """x (n, C, H, W) normal, t (n, K) weighted one-hot, u (n, F) normal."""
+def draw_inputs(
+    image_shape: tuple[int, int, int], classes: int, features: int, weights: int, n: int, seed: int
+) -> Values:
+    """x (n, C, H, W) normal, t (n, K) weighted one-hot, u (n, F) normal, v (P,) normal."""
     rng = np.random.default_rng(seed)
     t = np.eye(classes, dtype=np.float32)[rng.integers(0, classes, n)] * rng.uniform(0.2, 1, (n, 1)).astype(np.float32)
     return {
         "x": rng.standard_normal((n, *image_shape), np.float32),
         "t": t,
         "u": rng.standard_normal((n, features), np.float32),
+        "v": rng.standard_normal(weights, np.float32),
     }
 
 
 def reference(model: nn.Module, inputs: Values) -> Values:
-    """What torch says: logits, features, loss, weight_gradient, input_gradient, feature_gradient."""
+    """What torch says: logits, features, loss, weight_gradient, input_gradient, feature_gradient.
+
+    And input_gradient_tangent, unless the model has a layer that torch cannot differentiate twice.
+    """
     seen: dict[str, torch.Tensor] = {}
     linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
     # The classifier is the one called last, wherever the model keeps it.
@@ -51,8 +58,9 @@ def reference(model: nn.Module, inputs: Values) -> Values:
     if "features" not in seen:
         raise ExportError("expected a model whose last layer is a torch.nn.Linear, but it has none; use that module")
     loss = -(t * torch.log_softmax(logits, dim=1)).sum()
-    *by_weight, by_input = torch.autograd.grad(loss, [*weights.values(), x], retain_graph=True, materialize_grads=True)
-    (by_feature,) = torch.autograd.grad((seen["features"] * u).sum(), x)
+    leaves = [*weights.values(), x]
+    *by_weight, by_input = torch.autograd.grad(loss, leaves, retain_graph=True, materialize_grads=True)
+    (by_feature,) = torch.autograd.grad((seen["features"] * u).sum(), x, retain_graph=True)
     found = {
         "logits": logits,
         "features": seen["features"],
@@ -61,6 +69,10 @@ def reference(model: nn.Module, inputs: Values) -> Values:
         "input_gradient": by_input,
         "feature_gradient": by_feature,
     }
+    with contextlib.suppress(RuntimeError):  # "derivative … is not implemented"
+        *by_weight, _ = torch.autograd.grad(loss, leaves, create_graph=True, materialize_grads=True)
+        along = torch.cat([g.reshape(-1) for g in by_weight]) @ torch.from_numpy(inputs["v"])
+        (found["input_gradient_tangent"],) = torch.autograd.grad(along, x)
     return {name: value.detach().numpy().astype(np.float32) for name, value in found.items()}
 
 
@@ -96,25 +108,26 @@ def verify(
 ) -> tuple[Values, dict[str, float]]:
     """Check each set of graphs {set: {graph: file}} against torch at every size of BATCHES.
 
-    Returns golden values (the inputs and torch's outputs at N = 2, arrays named as in `reference`) and the largest
-    relative error per "set/quantity", above TOLERANCE only where KINKED allows it. Raises ExportError naming the graph
-    that disagrees.
+    A graph that torch cannot check has no error. Returns golden values (the inputs and torch's outputs at N = 2, arrays
+    named as in `reference`) and the largest relative error per "set/quantity", above TOLERANCE only where KINKED allows
+    it. Raises ExportError naming the graph that disagrees.
     """
     errors: dict[str, float] = {}
     for n in BATCHES:
         for attempt in range(ATTEMPTS):
-            inputs = draw_inputs(image_shape, classes, features, n, seed=attempt)
+            inputs = draw_inputs(image_shape, classes, features, len(theta), n, seed=attempt)
             expected = reference(model, inputs)
             found = {
                 f"{label}/{name}": (value, expected[name])
                 for label, files in sets.items()
                 for name, value in run_graphs(files, theta, inputs).items()
+                if name in expected
             }
             now = {k: relative_error(*pair) for k, pair in found.items()}
             if max(now.values()) <= TOLERANCE:
                 break
         for k in sorted(now, key=lambda k: -now[k]):
-            kinked = k.endswith("gradient") and relative_error(*found[k], order=2) <= KINKED
+            kinked = "gradient" in k and relative_error(*found[k], order=2) <= KINKED
             if not now[k] <= TOLERANCE and not kinked:
                 raise ExportError(
                     f"expected every graph to agree with torch within {TOLERANCE:g}, but {k} is off by {now[k]:.1e} "

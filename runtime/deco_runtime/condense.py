@@ -1,7 +1,7 @@
 """Efficient on-device dataset condensation: section 4.3 and 4.4 of the paper, equation by equation.
 
     gradient_distance   D(g_syn, g_real) and ∇_{g_syn} D                      eq:opt2, D
-    match_gradients     ∇_{X'} D by a central difference, five passes         eq:opt3, eq:opt4
+    match_gradients     ∇_{X'} D, by a central difference or exactly          eq:opt3, eq:opt4
     contrastive_loss    L_cont and its gradient on the features               eq:contrast
     Condensation        one iteration: match, contrast, opt_S                 eq:final
     condense            the loop over l of Algorithm 1
@@ -51,15 +51,19 @@ def match_gradients(
     t_real: Floats,
     epsilon: float,
     parts: Sequence[slice],
+    exact: bool = False,
 ) -> tuple[float, Floats]:
-    """D(g_syn, g_real) and ∇_{X'} D at the random model θ̃ = theta, by eq:opt4.
+    """D(g_syn, g_real) and ∇_{X'} D at the random model θ̃ = theta: by eq:opt4 in five passes, or by eq:opt3 itself.
 
     theta: (P,). x_syn (n, C, H, W), t_syn (n, K); x_real (m, C, H, W), t_real (m, K) with their weights.
-    epsilon: numerator of ε = epsilon / ‖∇_{g_syn} D‖₂. Returns D and an array like x_syn.
+    epsilon: numerator of ε = epsilon / ‖∇_{g_syn} D‖₂. exact: ∇_{X'} ⟨∇_{g_syn} D, ∇_θ̃ L⟩ by automatic differentiation
+    in place of passes 4 and 5, without ε. Returns D and an array like x_syn.
     """
     _, g_syn = engine.weight_gradient(theta, x_syn, t_syn)  # pass 1
     _, g_real = engine.weight_gradient(theta, x_real, t_real)  # pass 2
     distance, v = gradient_distance(g_syn, g_real, parts)  # pass 3: v = ∇_{g_syn} D
+    if exact:
+        return distance, engine.input_gradient_tangent(theta, x_syn, t_syn, v)
     ε = epsilon / (float(np.linalg.norm(v)) + TINY)
     step = (ε * v).astype(np.float32)
     plus = engine.input_gradient(theta + step, x_syn, t_syn)  # pass 4: at θ̃⁺
@@ -189,6 +193,7 @@ class Condensation:
                 self.t_real[real],
                 self.recipe.epsilon,
                 self._compared,
+                self.recipe.gradient == "exact",
             )
             distance += d
             gradient[syn] = g

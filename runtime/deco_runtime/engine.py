@@ -14,11 +14,12 @@ from importlib import import_module, metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from deco_runtime.errors import RuntimeMissingError, UsageError
+from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError
 from deco_runtime.types import Floats
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
+    from deco_runtime.recipe import Recipe
 
 
 class Engine(Protocol):
@@ -41,6 +42,23 @@ class Engine(Protocol):
     def feature_gradient(self, theta: Floats, x: Floats, u: Floats) -> Floats:
         """θ, x, cotangent u (N, F) → ∇_x Σ f_θ(x)·u (N, C, H, W)."""
         ...
+
+    def input_gradient_tangent(self, theta: Floats, x: Floats, t: Floats, v: Floats) -> Floats:
+        """θ, x, t, direction v (P,) → d/dε ∇_x L at θ + εv for ε = 0, (N, C, H, W)."""
+        ...
+
+
+EXACT = "input_gradient_tangent"
+"""The one graph that a bundle may lack: that of `gradient=exact`."""
+
+
+def check_graphs(bundle: Bundle, recipe: Recipe) -> None:
+    """Raise BundleError where the recipe needs a graph that the bundle lacks."""
+    if recipe.gradient == "exact" and f"graphs/{EXACT}.onnx" not in bundle.files:
+        raise BundleError(
+            f"expected a bundle with the graph {EXACT} for gradient=exact, but {bundle.path} was exported without it; "
+            "export it again with this version, or use gradient=finite-difference"
+        )
 
 
 class EngineModule(Protocol):

@@ -11,7 +11,7 @@ import numpy as np
 from deco_runtime import sources
 from deco_runtime import state as states
 from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.engine import Engine, open_engine
+from deco_runtime.engine import Engine, check_graphs, open_engine
 from deco_runtime.events import EventLog
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe
@@ -44,6 +44,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     """
     bundle = open_bundle(options.bundle)
     engine = open_engine(bundle, options.engine)
+    check_graphs(bundle, options.recipe)
     view = View(f"{options.bundle.name} on {engine.name}")
     whole = options.bundle.resolve()
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")

@@ -13,6 +13,7 @@ CHOICES = {
     "vote": ("filter", "relabel"),
     "distance": ("cosine", "layerwise"),
     "scope": ("joint", "per-class"),
+    "gradient": ("finite-difference", "exact"),
 }
 MOST = 2**31 - 1
 """Largest whole number that a recipe may hold."""
@@ -40,6 +41,8 @@ class Recipe:
     """D: "cosine" over the whole gradient, "layerwise" summed over the tensors of the model."""
     scope: str = "joint"
     """Active classes matched "joint"-ly or "per-class"."""
+    gradient: str = "finite-difference"
+    """∇_{X'} D by the five passes of eq:opt4, or "exact", by automatic differentiation."""
     epsilon: float = 0.01
     """ε = epsilon / ‖∇_g D‖ of eq:opt4."""
     alpha: float = 0.1

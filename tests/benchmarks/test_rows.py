@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 from deco_runtime import learner
 from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.engine import EXACT
 from deco_runtime.initialise import Parameter, draw_model
 from deco_runtime.recipe import Recipe
 from deco_runtime.retrain import sgd_step
@@ -294,7 +295,12 @@ class Recording(LinearEngine):
 
     def __init__(self, classes: int) -> None:
         super().__init__(classes)
-        self.calls: dict[str, list[np.ndarray]] = {"weight_gradient": [], "input_gradient": [], "feature_gradient": []}
+        kinds = ("weight_gradient", "input_gradient", "feature_gradient", EXACT)
+        self.calls: dict[str, list[np.ndarray]] = {kind: [] for kind in kinds}
+
+    def input_gradient_tangent(self, theta, x, t, v):
+        self.calls[EXACT].append(theta)
+        return super().input_gradient_tangent(theta, x, t, v)
 
     def weight_gradient(self, theta, x, t):
         self.calls["weight_gradient"].append(theta)
@@ -322,9 +328,11 @@ def drawn(monkeypatch) -> list[np.ndarray]:
     return models
 
 
-@pytest.mark.parametrize(("name", "models"), [("DECO-Inner", 1), (FULL, 3)])
-def test_loops_around_the_matching(name: str, models: int, drawn: list[np.ndarray]) -> None:
-    """L = 3: each model is matched three times, by five passes, and trained twice in between."""
+@pytest.mark.parametrize(
+    ("name", "models", "exact"), [("DECO-Inner", 1, False), ("DECO-Full", 3, True), (FULL, 3, False)]
+)
+def test_loops_around_the_matching(name: str, models: int, exact: bool, drawn: list[np.ndarray]) -> None:
+    """L = 3: each model is matched three times, by five passes or exactly, and trained twice in between."""
     engine = Recording(CLASSES)
     recipe = Recipe(iterations=3, retrain_interval=100)
     row = rows()[name].make(replace(setup(recipe=recipe), engine=engine))
@@ -333,7 +341,8 @@ def test_loops_around_the_matching(name: str, models: int, drawn: list[np.ndarra
         assert len(drawn) == number * models
         assert {call: len(made) for call, made in engine.calls.items()} == {
             "weight_gradient": number * models * (3 * 2 + 2),
-            "input_gradient": number * models * 3 * 2,
+            "input_gradient": 0 if exact else number * models * 3 * 2,
+            EXACT: number * models * 3 if exact else 0,
             "feature_gradient": number * models * 3,
         }
     assert row.learner.dropped == 0

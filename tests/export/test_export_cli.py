@@ -22,7 +22,7 @@ cv2 = pytest.importorskip("cv2")
 from deco_export import models, pretrain  # noqa: E402
 from deco_export.data import Images  # noqa: E402
 from deco_runtime.bundle import open_bundle  # noqa: E402
-from deco_runtime.engine import open_engine  # noqa: E402
+from deco_runtime.engine import EXACT, open_engine  # noqa: E402
 from deco_runtime.errors import UsageError  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -136,8 +136,9 @@ def test_the_bundle_gives_its_golden_values_on_every_engine(
             "weight_gradient": by_weight,
             "input_gradient": engine.input_gradient(theta, golden["x"], golden["t"]),
             "feature_gradient": engine.feature_gradient(theta, golden["x"], golden["u"]),
+            EXACT: engine.input_gradient_tangent(theta, golden["x"], golden["t"], golden["v"]),
         }
-        assert set(golden) == {*found, "x", "t", "u"}
+        assert set(golden) == {*found, "x", "t", "u", "v"}
         for quantity, value in found.items():
             scale = np.abs(golden[quantity]).max()
             assert np.abs(value - golden[quantity]).max() <= 1e-4 * scale, (name, quantity)

@@ -23,6 +23,7 @@ torch = pytest.importorskip("torch")
 import onnx  # noqa: E402
 from deco_export import forward, graphs, initialisers, ort_artifacts, verify  # noqa: E402
 from deco_models import convnet, mobilenet, resnet  # noqa: E402
+from deco_runtime.engine import EXACT  # noqa: E402
 from deco_runtime.errors import ExportError  # noqa: E402
 from onnx import helper, numpy_helper  # noqa: E402
 from torch import nn  # noqa: E402
@@ -67,7 +68,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
             for p in model.parameters():
                 p.add_(0.05 * torch.randn_like(p))
         theta, folder = forward.flatten(model), tmp_path_factory.mktemp(name)
-        protos = {"portable": graphs.learning_graphs(fresh)}
+        protos = {"portable": {**graphs.learning_graphs(fresh), EXACT: graphs.input_gradient_tangent(fresh())}}
         if ort_artifacts.missing() is None:
             protos["ort-training"] = ort_artifacts.gradient_graphs(fresh)
         files: dict[str, dict[str, Path]] = {}
@@ -106,13 +107,13 @@ class NearestKink(TorchFunctionMode):
 
 def away_from_kinks(made: Made, n: int) -> verify.Values:
     """n images at which no unit is within 2e-6 of a kink, several times the rounding error, with targets and u."""
-    drawn = verify.draw_inputs(made.image, CLASSES, made.features, 3 * n + 5, seed=n)
+    drawn = verify.draw_inputs(made.image, CLASSES, made.features, len(made.theta), 3 * n + 5, seed=n)
     wide = copy.deepcopy(made.model).double()
     with torch.no_grad(), NearestKink(3 * n + 5) as nearest:
         wide(torch.from_numpy(drawn["x"]).double())
     kept = np.flatnonzero(nearest.distance.numpy() > 2e-6)[:n]
     assert len(kept) == n
-    return {name: values[kept] for name, values in drawn.items()}
+    return {name: values if name == "v" else values[kept] for name, values in drawn.items()}
 
 
 @cache
@@ -127,7 +128,7 @@ def compared(made: Made, n: int) -> tuple[verify.Values, dict[str, verify.Values
 @pytest.mark.parametrize("n", [1, 17])
 def test_every_graph_is_torchs(made: Made, n: int) -> None:
     expected, found = compared(made, n)
-    assert set(found["portable"]) == {"logits", "features", "loss", *GRADIENTS}
+    assert set(found["portable"]) == {"logits", "features", "loss", *GRADIENTS, EXACT}
     for engine, values in found.items():
         for name, value in values.items():
             assert value.dtype == np.float32
@@ -154,7 +155,9 @@ def test_the_files_load_everywhere(made: Made) -> None:
             assert proto.ir_version <= 9
             assert not proto.functions
             assert all(t.data_location == onnx.TensorProto.DEFAULT for t in proto.graph.initializer)
-            assert {i.type.tensor_type.shape.dim[0].dim_param for i in proto.graph.input if i.name != "theta"} == {"N"}
+            assert {
+                i.type.tensor_type.shape.dim[0].dim_param for i in proto.graph.input if i.name not in "theta v"
+            } == {"N"}
             if engine == "portable":
                 assert set(opset) == {""}
                 assert {node.domain for node in proto.graph.node} == {""}
@@ -189,7 +192,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("graph", GRADIENTS)
+@pytest.mark.parametrize("graph", [*GRADIENTS, EXACT])
 def test_a_wrong_gradient_is_refused_by_name(small: Made, graph: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=f"portable/{graph}"):
         check(small, tampered(small, graph, tmp_path, "Mul", np.asarray(1.03)))
@@ -230,7 +233,7 @@ class HeadFirst(nn.Module):
 def test_reference_finds_the_classifier_wherever_it_is_kept() -> None:
     torch.manual_seed(0)
     model = HeadFirst().eval()
-    inputs = verify.draw_inputs((3, 4, 4), CLASSES, 6, 2, seed=0)
+    inputs = verify.draw_inputs((3, 4, 4), CLASSES, 6, len(forward.flatten(model)), 2, seed=0)
     expected = torch.tanh(model.body(torch.from_numpy(inputs["x"]).flatten(1))).detach().numpy()
     found = verify.reference(model, inputs)
     np.testing.assert_allclose(found["features"], expected, rtol=1e-6)

@@ -35,7 +35,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def batch() -> tuple[np.ndarray, np.ndarray]:
-    drawn = verify.draw_inputs((3, SIZE, SIZE), CLASSES, 1, BATCH, seed=0)
+    drawn = verify.draw_inputs((3, SIZE, SIZE), CLASSES, 1, 1, BATCH, seed=0)
     return drawn["x"], drawn["t"]
 
 

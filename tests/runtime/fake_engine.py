@@ -36,6 +36,16 @@ class LinearEngine:
     def feature_gradient(self, theta: Floats, x: Floats, u: Floats) -> Floats:
         return u.reshape(x.shape).astype(np.float32)
 
+    def input_gradient_tangent(self, theta: Floats, x: Floats, t: Floats, v: Floats) -> Floats:
+        """For L = −Σ t·log p: ∇_x L = (p Σt − t)·W, so along V it moves by (ṗ Σt)·W + (p Σt − t)·V."""
+        weights, flat = self._double(theta, x)
+        along, _ = self._double(v, x)
+        _, slope = _cross_entropy(flat @ weights.T, t)
+        total = t.astype(np.float64).sum(axis=1, keepdims=True)
+        p, moves = (slope + t) / total, flat @ along.T
+        p_moves = p * (moves - (p * moves).sum(axis=1, keepdims=True))
+        return ((total * p_moves) @ weights + slope @ along).reshape(x.shape).astype(np.float32)
+
     def _double(self, theta: Floats, x: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         return theta.astype(np.float64).reshape(self.classes, -1), x.astype(np.float64).reshape(len(x), -1)
 

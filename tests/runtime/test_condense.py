@@ -104,6 +104,9 @@ class TestFivePasses:
         expected = numerical_gradient(literal, x_syn.astype(np.float64))
         assert distance == pytest.approx(literal(x_syn.astype(np.float64)), abs=1e-5)
         np.testing.assert_allclose(gradient, expected, atol=1e-3 * np.abs(expected).max())
+        same, exact = match_gradients(engine, theta, x_syn, t_syn, x_real, t_real, 0.01, [slice(None)], exact=True)
+        assert same == distance
+        np.testing.assert_allclose(exact, expected, atol=1e-5 * np.abs(expected).max())
 
 
 class TestContrast:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import metadata, util
 from pathlib import Path
 
@@ -15,9 +16,10 @@ import deco_runtime
 import numpy as np
 import pytest
 from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.engine import Engine, engines, open_engine, runtime_packages, threads
+from deco_runtime.engine import EXACT, Engine, check_graphs, engines, open_engine, runtime_packages, threads
 from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError
 from deco_runtime.initialise import draw_model
+from deco_runtime.recipe import Recipe
 from deco_runtime.types import Floats
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
@@ -36,7 +38,14 @@ def inputs(bundle: Bundle, n: int) -> dict[str, Floats]:
     return {name: rng.random((n, *shape), np.float32) for name, shape in shapes.items()}
 
 
-def outputs(engine: Engine, theta: Floats, x: Floats, t: Floats, u: Floats) -> dict[str, Floats]:
+def direction(theta: Floats) -> Floats:
+    """v (P,), always the same."""
+    return np.random.default_rng(9).standard_normal(len(theta), np.float32)
+
+
+def outputs(
+    engine: Engine, theta: Floats, x: Floats, t: Floats, u: Floats, v: Floats | None = None
+) -> dict[str, Floats]:
     logits, features = engine.predict(theta, x)
     loss, weight_gradient = engine.weight_gradient(theta, x, t)
     return {
@@ -46,6 +55,7 @@ def outputs(engine: Engine, theta: Floats, x: Floats, t: Floats, u: Floats) -> d
         "weight_gradient": weight_gradient,
         "input_gradient": engine.input_gradient(theta, x, t),
         "feature_gradient": engine.feature_gradient(theta, x, u),
+        EXACT: engine.input_gradient_tangent(theta, x, t, direction(theta) if v is None else v),
     }
 
 
@@ -110,7 +120,7 @@ def test_threads_are_the_cpus_it_may_use() -> None:
 
 def test_golden_values(engine: Engine, bundle: Bundle) -> None:
     golden = bundle.golden()
-    found = outputs(engine, bundle.weights(), *(golden.pop(name) for name in ("x", "t", "u")))
+    found = outputs(engine, bundle.weights(), *(golden.pop(name) for name in ("x", "t", "u", "v")))
     assert found.keys() == golden.keys()
     for name, expected in golden.items():
         assert difference(found[name], expected) <= 1e-4, name
@@ -123,7 +133,7 @@ def test_a_batch_is_its_images_one_by_one(engine: Engine, bundle: Bundle, n: int
     singles = [outputs(engine, theta, **{k: v[i : i + 1] for k, v in given.items()}) for i in range(n)]
     for name in ("loss", "weight_gradient"):
         assert difference(together[name], sum(s[name].astype(np.float64) for s in singles)) <= 1e-5, name  # type: ignore[arg-type]
-    for name in ("logits", "features", "input_gradient", "feature_gradient"):
+    for name in ("logits", "features", "input_gradient", "feature_gradient", EXACT):
         assert len(together[name]) == n
         assert difference(together[name], np.concatenate([s[name] for s in singles])) <= 1e-5, name
 
@@ -140,6 +150,7 @@ def test_arrays_are_float32_of_the_right_shapes(engine: Engine, bundle: Bundle) 
         "weight_gradient": theta.shape,
         "input_gradient": (3, *bundle.image_shape),
         "feature_gradient": (3, *bundle.image_shape),
+        EXACT: (3, *bundle.image_shape),
     }
     assert all(value.dtype == np.float32 for name, value in found.items() if name != "loss")
     for name, value in before.items():
@@ -190,6 +201,14 @@ def test_a_graph_that_is_none(bundle_path: Path, tmp_path: Path, name: str, runt
     ) as caught:
         open_engine(bundle, name).predict(bundle.weights(), inputs(bundle, 1)["x"])
     assert "\n" not in str(caught.value)
+
+
+def test_an_older_bundle_lacks_the_graph_of_the_exact_gradient(bundle: Bundle) -> None:
+    check_graphs(bundle, Recipe(gradient="exact"))
+    older = replace(bundle, files={name: digest for name, digest in bundle.files.items() if EXACT not in name})
+    check_graphs(older, Recipe())
+    with pytest.raises(BundleError, match=r"expected a bundle with the graph .* for gradient=exact, but .* export it"):
+        check_graphs(older, Recipe(gradient="exact"))
 
 
 def test_openvino_from_several_threads(bundle: Bundle) -> None:

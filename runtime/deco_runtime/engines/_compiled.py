@@ -13,6 +13,9 @@ from deco_runtime.engines._micro_batches import MICRO_BATCH, MicroBatchEngine
 from deco_runtime.errors import BundleError
 from deco_runtime.types import Floats
 
+WEIGHTS = ("theta", "v")
+"""Inputs with one value per weight; all others have one per image."""
+
 
 class CompiledEngine(MicroBatchEngine):
     """An `Engine` on compiled models, one per graph; safe to call from several threads.
@@ -33,7 +36,7 @@ class CompiledEngine(MicroBatchEngine):
     def _run_compiled(self, graph: str, outputs: tuple[str, ...], inputs: dict[str, Floats]) -> list[Floats]:
         n = len(inputs["x"])
         if _of_fixed_size(graph):
-            inputs = {name: value if name == "theta" else _filled(value) for name, value in inputs.items()}
+            inputs = {name: value if name in WEIGHTS else _filled(value) for name, value in inputs.items()}
         requests = self._mine.__dict__
         if graph not in requests:
             requests[graph] = self._model(graph).create_infer_request()
@@ -49,7 +52,7 @@ class CompiledEngine(MicroBatchEngine):
                     if _of_fixed_size(graph):
                         shapes = {i.get_any_name(): i.get_partial_shape() for i in model.inputs}
                         model.reshape(
-                            {name: [MICRO_BATCH, *list(s)[1:]] for name, s in shapes.items() if name != "theta"}
+                            {name: [MICRO_BATCH, *list(s)[1:]] for name, s in shapes.items() if name not in WEIGHTS}
                         )
                     self._compiled[graph] = self._core.compile_model(
                         model,

@@ -43,15 +43,19 @@ class MicroBatchEngine:
         return loss, gradient
 
     def input_gradient(self, theta: Floats, x: Floats, t: Floats) -> Floats:
-        return self._image_gradient("input_gradient", theta, x, "t", t)
+        return self._image_gradient("input_gradient", {"theta": theta}, {"x": x, "t": t})
 
     def feature_gradient(self, theta: Floats, x: Floats, u: Floats) -> Floats:
-        return self._image_gradient("feature_gradient", theta, x, "u", u)
+        return self._image_gradient("feature_gradient", {"theta": theta}, {"x": x, "u": u})
 
-    def _image_gradient(self, graph: str, theta: Floats, x: Floats, name: str, value: Floats) -> Floats:
-        gradient = np.empty_like(x)
-        for s in _micro_batches(len(x)):
-            gradient[s] = self._run(graph, ("gradient",), {**_at(theta, x, s), name: value[s]})[0]
+    def input_gradient_tangent(self, theta: Floats, x: Floats, t: Floats, v: Floats) -> Floats:
+        return self._image_gradient("input_gradient_tangent", {"theta": theta, "v": v}, {"x": x, "t": t})
+
+    def _image_gradient(self, graph: str, weights: dict[str, Floats], batch: dict[str, Floats]) -> Floats:
+        gradient = np.empty_like(batch["x"])
+        for s in _micro_batches(len(gradient)):
+            inputs = {**weights, **{name: value[s] for name, value in batch.items()}}
+            gradient[s] = self._run(graph, ("gradient",), inputs)[0]
         return gradient
 
 

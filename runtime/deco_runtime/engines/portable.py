@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deco_runtime.engine import Engine
+from deco_runtime.engine import EXACT, Engine
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 NAME = "portable"
 PREFERENCE = 20  # no slower than ort-training where both ran, and not bound to a discontinued package
 
-GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient")
+GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT)
 
 
 def unusable(bundle: Bundle | None) -> str | None:
@@ -22,7 +22,7 @@ def unusable(bundle: Bundle | None) -> str | None:
 
 
 def load(folder: Path) -> Engine:
-    """Open the bundle's `graphs/`."""
+    """Open the bundle's `graphs/`, each when first used."""
     from deco_runtime.engines._sessions import SessionEngine
 
     files = {graph: folder / "graphs" / f"{graph}.onnx" for graph in GRAPHS}
