@@ -1,0 +1,143 @@
+"""deco-bench: how fast a machine learns, measured on the machine itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import util
+from pathlib import Path
+
+import click
+from deco_runtime.engine import engines
+from deco_runtime.errors import RuntimeMissingError, UsageError
+from deco_runtime.terminal import exit_with, progress_bars
+from rich.console import Console
+
+from deco_benchmarks.bench import result as results
+from deco_benchmarks.bench import tables
+
+
+@click.group(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Measure how long each part of the learner takes on this machine, and compare machines.
+
+    \b
+    deco-bench run --bundle bundle --quick             a minute: is this board fast enough?
+    deco-bench run --bundle bundle --out board.json    minutes: figures to keep
+    deco-bench compare before.json after.json          what became faster, what slower
+    deco-bench boards benchmarks/boards > docs/boards.md
+    """
+
+
+@command.command()
+@click.option("--bundle", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Made by deco-export.")
+@click.option(
+    "--engine",
+    default="all",
+    type=click.Choice(["auto", "all", *sorted(engines())]),
+    help="all measures every engine that runs here; auto the one that deco-run would take.",
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.json", help="Write everything measured there.")
+@click.option(
+    "--quick", is_flag=True, help="Few repeats; segment and update are scaled from a part, and the file says so."
+)
+@click.option(
+    "--sustained",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MINUTES",
+    help="Then iterate for so long, with temperature, clock and throttling every 10 s where the board shows them.",
+)
+@click.option(
+    "--against",
+    type=click.Choice(["torch"]),
+    help="Then run the same work in eager torch, turn by turn on the same threads; needs 'deco-edge[export,device]'.",
+)
+def run(bundle: Path, engine: str, out: Path | None, quick: bool, sustained: float | None, against: str | None) -> None:
+    """Measure this machine with a bundle and random images; no data is needed.
+
+    Every stage of an iteration, whole segments and updates, frames predicted while learning, start-up, memory and
+    sizes. Each engine runs in processes of its own, on the cores this one may use (taskset limits them).
+
+    \b
+    deco-bench run --bundle bundle --quick
+    deco-bench run --bundle bundle --engine auto --sustained 15 --out board.json
+    taskset -c 0,1 deco-bench run --bundle bundle --out two-cores.json
+    deco-bench run --bundle bundle --against torch --out workstation.json
+    """
+    _check_modules(against == "torch")
+    from deco_benchmarks.bench.runner import Bench, Options  # not at the top: the other commands need no OpenCV
+
+    if out is not None:
+        _check_writable(out)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the measuring process too
+    options = Options(bundle, engine, quick, sustained, against == "torch")
+    with progress_bars() as progress:
+        content = Bench(options, progress).measure(
+            lambda content: results.write(out, content) if out is not None else None
+        )
+    tables.print_to(Console(), tables.show(results.parse(bundle.name, content)))
+    if out is not None:
+        click.echo(f"written to {out}", err=True)
+
+
+@command.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE.json")
+def row(file: Path) -> None:
+    """Print the result as Markdown, one row per engine, as docs/boards.md has them.
+
+    \b
+    deco-bench row board.json
+    """
+    click.echo(tables.row(results.read(file)))
+
+
+@command.command()
+@click.argument("a", type=click.Path(path_type=Path), metavar="A.json")
+@click.argument("b", type=click.Path(path_type=Path), metavar="B.json")
+def compare(a: Path, b: Path) -> None:
+    """Print B / A of every quantity that both results have: below 1 is faster or smaller, but for frames per second.
+
+    \b
+    deco-bench compare raspberry-pi-4.json raspberry-pi-5.json
+    """
+    tables.print_to(Console(), tables.compare(results.read(a), results.read(b)))
+
+
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+def boards(folder: Path) -> None:
+    """Print docs/boards.md from all results in DIR.
+
+    \b
+    deco-bench boards benchmarks/boards > docs/boards.md
+    """
+    click.echo(tables.boards(results.read_all(folder)))
+
+
+def _check_modules(against_torch: bool) -> None:
+    if util.find_spec("cv2") is None:
+        raise RuntimeMissingError(
+            "expected OpenCV, which deco-run loads too, but found no module cv2; install 'deco-edge[device]' or the "
+            "board's own"
+        )
+    if against_torch:
+        absent = [name for name in ("torch", "onnx", "deco_export", "deco_models") if util.find_spec(name) is None]
+        if absent:
+            raise RuntimeMissingError(
+                f"expected torch and deco-export for --against torch, but found no module {absent[0]}; "
+                "install 'deco-edge[export,device]', or leave the option out"
+            )
+
+
+def _check_writable(out: Path) -> None:
+    """Met here rather than after the measurements."""
+    folder = out.absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    if out.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"expected --out to name a file that can be written, but {out} cannot; choose another")
+
+
+def main() -> None:
+    """Entry point: every DecoError becomes its sentence and exit code."""
+    sys.exit(exit_with(command))

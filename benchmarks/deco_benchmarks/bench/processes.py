@@ -1,0 +1,63 @@
+"""Jobs whose process itself is measured: how soon it predicts, and how much memory it takes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import deco_runtime.prepare  # noqa: F401  (what deco-run loads: OpenCV, the sources, the view)
+from deco_runtime import state
+from deco_runtime.bundle import open_bundle
+from deco_runtime.device import peak_memory_mb
+from deco_runtime.engine import check_runtime, engines, open_engine
+
+from deco_benchmarks.bench.child import Progress
+
+
+def usable_engines(path: Path, progress: Progress) -> dict[str, Any]:
+    """Engines that can run the bundle here, the preferred one first, and why the others cannot."""
+    check_runtime()
+    bundle = open_bundle(path)
+    order = sorted(engines().values(), key=lambda module: -module.PREFERENCE)
+    reasons = {module.NAME: module.unusable(bundle) for module in order}
+    return {
+        "usable": [name for name, reason in reasons.items() if reason is None],
+        "unusable": {name: reason for name, reason in reasons.items() if reason is not None},
+    }
+
+
+def start(path: Path, progress: Progress, engine: str) -> dict[str, Any]:
+    """Open the bundle, predict one frame, and say when that was (monotonic seconds, of the whole system)."""
+    import numpy as np
+
+    bundle = open_bundle(path)
+    frame = np.zeros((1, *bundle.image_shape), np.float32)
+    open_engine(bundle, engine).predict(bundle.weights(), frame)
+    return {"predicted": time.monotonic(), "peak_mib": peak_memory_mib()}
+
+
+def memory(path: Path, progress: Progress, engine: str, scratch: str) -> dict[str, Any]:
+    """Predict, learn two iterations of a segment, retrain an epoch, save: each array and arena there is, once."""
+    from deco_benchmarks.bench.workload import open_work
+
+    work = open_work(path, engine)
+    learner = work.learner(iterations=2, epochs=1)
+    work.engine.predict(learner.theta, work.frame)
+    learner.learn(work.segment)
+    learner.retrain()
+    state.save(Path(scratch), state.LearnedState.of(learner, work.bundle, "deco-bench", 0))
+    return {"peak_mib": peak_memory_mib()}
+
+
+def peak_memory_mib() -> float | None:
+    """Largest resident memory of this program in MiB; None where the system does not say.
+
+    From /proc where there is one: getrusage's figure begins with that of the process that started this one.
+    """
+    try:
+        status = Path("/proc/self/status").read_text("ascii", "replace")
+    except OSError:
+        return peak_memory_mb()
+    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(found[0]) / 1024 if found else peak_memory_mb()

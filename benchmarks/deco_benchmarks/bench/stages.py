@@ -1,0 +1,154 @@
+"""Time of each stage of the learner, taken inside whole iterations of the device's own code."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+from unittest import mock
+
+import numpy as np
+from deco_runtime import condense, state
+from deco_runtime.engine import Engine
+from deco_runtime.retrain import retrain
+from deco_runtime.vote import vote
+
+from deco_benchmarks.bench.child import Progress
+from deco_benchmarks.bench.timing import WARM_UP, Effort, Quantity, effort, milliseconds, quantity, repeat, stopwatch
+from deco_benchmarks.bench.workload import Work, open_work
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CALLS = ("predict", "weight_gradient", "input_gradient", "feature_gradient")
+"""The engine's part in an iteration."""
+
+
+class Mark(NamedTuple):
+    """A call of the engine, or of `gradient_distance`; seconds of the performance counter."""
+
+    name: str
+    begin: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end - self.begin
+
+
+class Stopwatch:
+    """Notes when each call of an engine, and the distance of two gradients, begins and ends."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+
+    @contextlib.contextmanager
+    def watching(self, engine: Engine) -> Iterator[None]:
+        """While entered, the learner's calls are noted."""
+        calls: dict[str, Any] = {name: self.timed(name, getattr(engine, name)) for name in CALLS}
+        distance = self.timed("distance", condense.gradient_distance)
+        with mock.patch.multiple(engine, **calls), mock.patch.object(condense, "gradient_distance", distance):
+            yield
+
+    def timed(self, name: str, call: Callable[P, R]) -> Callable[P, R]:
+        """The call, noting its begin and end under this name."""
+
+        def noting(*args: P.args, **kwargs: P.kwargs) -> R:
+            begun = time.perf_counter()
+            result = call(*args, **kwargs)
+            self.marks.append(Mark(name, begun, time.perf_counter()))
+            return result
+
+        return noting
+
+
+def measure(path: Path, progress: Progress, engine: str, quick: bool, scratch: str) -> dict[str, Any]:
+    """Quantities by name, and under "scaled" what was measured in part. scratch: a folder for the state saved."""
+    work, how = open_work(path, engine), effort(quick)
+    recipe, theta, classes = work.recipe, work.bundle.weights(), len(work.bundle.classes)
+    found: dict[str, Quantity] = {}
+    done = itertools.count()
+
+    def step() -> None:
+        progress(f"{engine}: stages", next(done), 6)
+
+    step()
+    found["predict"] = milliseconds(repeat(lambda: work.engine.predict(theta, work.frame), how.least, how.seconds))
+    found["vote"] = milliseconds(repeat(lambda: vote(work.segment, classes, recipe), how.least, how.seconds / 10))
+    step()
+    found |= {name: milliseconds(times) for name, times in iterations(work, how).items()}
+    step()
+    found["retrain_step"] = milliseconds(retrain_steps(work, how))
+    step()
+    saved = state.LearnedState.of(work.learner(), work.bundle, "deco-bench", 0)
+    found["state_save"] = milliseconds(repeat(lambda: state.save(Path(scratch), saved), how.least, how.seconds / 3))
+    step()
+    count = min(how.iterations or recipe.iterations, recipe.iterations)
+    learner = work.learner(iterations=count)
+    times = [stopwatch(lambda: learner.learn(work.segment)) for _ in range(how.segments)]
+    found["segment"] = quantity([seconds * recipe.iterations / count for seconds in times], "s")
+    step()
+    epochs = min(how.epochs or recipe.retrain_epochs, recipe.retrain_epochs)
+    seconds = stopwatch(work.learner(epochs=epochs).retrain)
+    found["update"] = quantity([seconds * recipe.retrain_epochs / epochs], "s")
+    step()
+    return {
+        "quantities": {name: value.to_json() for name, value in found.items()},
+        "scaled": {
+            "segment": {"iterations_measured": count, "iterations": recipe.iterations},
+            "update": {"epochs_measured": epochs, "epochs": recipe.retrain_epochs},
+        },
+    }
+
+
+def iterations(work: Work, how: Effort) -> dict[str, list[float]]:
+    """Seconds of each stage of whole iterations on a segment of one class; the stages add up to `iteration`."""
+    watch, learner = Stopwatch(), work.learner()
+    condensation = learner.begin(work.segment.x, work.segment.pseudo, work.segment.confidence)
+    found: dict[str, list[float]] = {}
+
+    def one() -> dict[str, float]:
+        watch.marks.clear()
+        started = time.perf_counter()
+        model = learner.random_model()
+        drawn = time.perf_counter()
+        condensation.update_images(model)
+        return stages_of(watch.marks, started, drawn, time.perf_counter())
+
+    with watch.watching(work.engine):
+        for _ in range(WARM_UP):
+            one()
+        while len(found.get("iteration", ())) < how.least or sum(found["iteration"]) < how.seconds:
+            for name, seconds in one().items():
+                found.setdefault(name, []).append(seconds)
+    return found
+
+
+def stages_of(marks: Sequence[Mark], started: float, drawn: float, ended: float) -> dict[str, float]:
+    """Seconds by stage, from the calls of one iteration that began by drawing its random model."""
+    g_syn, g_real, distance, plus, minus, features, contrast = marks
+    stages = {
+        "random_model": drawn - started,
+        "g_syn": g_syn.seconds,
+        "g_real": g_real.seconds,
+        "gradient_distance": distance.seconds,
+        "theta_plus_minus": (plus.begin - distance.end) + (minus.begin - plus.end),
+        "input_gradients": plus.seconds + minus.seconds,
+        "discrimination": contrast.end - features.begin,
+    }
+    whole = ended - started
+    return {**stages, "opt_s": whole - sum(stages.values()), "iteration": whole}
+
+
+def retrain_steps(work: Work, how: Effort) -> list[float]:
+    """Seconds of one batch of opt_θ, from whole epochs."""
+    recipe, buffer = replace(work.recipe, retrain_epochs=1), work.bundle.buffer()
+    theta, classes, rng = work.bundle.weights(), len(work.bundle.classes), np.random.default_rng(0)
+    batches = -(-len(buffer.y_syn) // recipe.retrain_batch)
+    times = repeat(lambda: retrain(work.engine, theta, buffer, classes, recipe, rng), how.least, how.seconds)
+    return [seconds / batches for seconds in times]

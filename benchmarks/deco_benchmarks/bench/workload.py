@@ -1,0 +1,52 @@
+"""What is measured: the device's own learner on a bundle, with random images in place of a camera's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.engine import Engine, open_engine
+from deco_runtime.learner import Learner
+from deco_runtime.recipe import Recipe, named
+from deco_runtime.types import Floats, Segment
+
+
+@dataclass(frozen=True)
+class Work:
+    """A bundle opened on an engine, one frame (1, C, H, W), and a segment whose frames are all taken for class 0."""
+
+    bundle: Bundle
+    engine: Engine
+    recipe: Recipe
+    frame: Floats
+    segment: Segment
+
+    def learner(self, iterations: int | None = None, epochs: int | None = None) -> Learner:
+        """A fresh learner, with another number of iterations or epochs than the recipe's where given."""
+        recipe = replace(
+            self.recipe,
+            iterations=iterations or self.recipe.iterations,
+            retrain_epochs=epochs or self.recipe.retrain_epochs,
+        )
+        return Learner(
+            self.engine,
+            self.bundle.parameters,
+            self.bundle.weights(),
+            self.bundle.buffer(),
+            len(self.bundle.classes),
+            recipe,
+            np.random.default_rng(0),
+        )
+
+
+def open_work(path: Path, engine: str) -> Work:
+    """Raises what `open_bundle` and `open_engine` raise. The recipe is the one deco-run takes by default."""
+    bundle = open_bundle(path)
+    recipe = named("paper")
+    n, rng = recipe.segment, np.random.default_rng(0)
+    x = rng.standard_normal((n, *bundle.image_shape), np.float32)
+    confidence = rng.uniform(0.5, 1, n).astype(np.float32)
+    segment = Segment(x, np.zeros(n, np.int64), confidence, np.full(n, -1))
+    return Work(bundle, open_engine(bundle, engine), recipe, x[:1], segment)

@@ -1,0 +1,278 @@
+"""deco-bench run on the small bundle, its stages and processes, and the torch side's answers; no time is asserted."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import deco_benchmarks.bench
+import numpy as np
+import pytest
+from deco_benchmarks.bench import cli, process, result, runner, sizes, stages, tables
+from deco_benchmarks.bench.live import Learning
+from deco_benchmarks.bench.process import measure_in_process
+from deco_benchmarks.bench.stages import Mark
+from deco_benchmarks.bench.timing import QUICK
+from deco_benchmarks.bench.workload import open_work
+from deco_runtime.bundle import open_bundle
+from deco_runtime.errors import BundleError, DecoError, RuntimeMissingError
+
+FOLDER = Path(deco_benchmarks.bench.__file__).parent
+STAGES = (
+    "random_model", "g_syn", "g_real", "gradient_distance", "theta_plus_minus", "input_gradients", "discrimination",
+    "opt_s",
+)  # fmt: skip
+RATIOS = {
+    "iteration_vs_torch_whole_batch",
+    "iteration_vs_torch_micro_batch",
+    "iteration_onnxruntime_vs_torch_whole_batch",
+    "weight_gradient_vs_gemm",
+    "peak_memory_vs_torch",
+    "cold_start_vs_torch",
+    "install_size_vs_torch",
+    "segment_vs_deco_full",
+    "retrain_vs_torch",
+    "predict_p99_learning_vs_idle",
+}
+
+needs_torch = pytest.mark.skipif(util.find_spec("torch") is None, reason="compares with torch")
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    assert 0 <= done <= total
+
+
+def test_a_quick_run_from_start_to_end(bundle_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "board.json"
+    program = "from deco_benchmarks.bench.cli import main; main()"
+    arguments = [
+        "run",
+        "--bundle",
+        bundle_path,
+        "--engine",
+        "portable",
+        "--quick",
+        "--sustained",
+        "0.002",
+        "--out",
+        out,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "one whole iteration" in done.stdout
+    assert "quick: segment and update are scaled" in done.stdout
+    read = result.read(out)
+    found = read.engines["portable"]
+    assert set(found) == set(tables.TITLES)
+    assert all(q.q1 <= q.median <= q.q3 and q.median > 0 and q.runs >= 1 for q in found.values())
+    assert read.content["engines"]["portable"]["scaled"] == {
+        "segment": {"iterations_measured": 2, "iterations": 10},
+        "update": {"epochs_measured": 3, "epochs": 200},
+    }
+    assert read.content["quick"] is True
+    assert read.content["bundle"]["hash"] == open_bundle(bundle_path).hash
+    assert {"deco-edge", "numpy", "rich"} <= set(read.content["engines"]["portable"]["packages_mib"])
+    first, last = read.content["sustained"]["samples"]
+    assert first["seconds"] == 0
+    assert last["iterations_per_second"] > 0
+    assert "load" in last
+    assert str(tmp_path) not in out.read_text()
+    assert not list(bundle_path.parent.glob(".deco-bench-*"))
+
+
+def test_stages_add_up_to_the_iteration(bundle_path: Path) -> None:
+    work = open_work(bundle_path, "portable")
+    found = stages.iterations(work, QUICK)
+    assert tuple(found) == (*STAGES, "iteration")
+    for values in zip(*found.values(), strict=True):
+        assert sum(values[:-1]) == pytest.approx(values[-1])
+    assert all(s >= 0 for times in found.values() for s in times)
+
+
+def test_each_stage_is_taken_from_its_calls() -> None:
+    names = ("weight", "weight", "distance", "input", "input", "predict", "feature")
+    marks = [Mark(name, 2.0 * n, 2.0 * n + 1) for n, name in enumerate(names, 1)]  # 2 to 3, 4 to 5 … 14 to 15
+    found = stages.stages_of(marks, 0.0, 1.5, 16.0)
+    assert found == {
+        "random_model": 1.5,
+        "g_syn": 1,
+        "g_real": 1,
+        "gradient_distance": 1,
+        "theta_plus_minus": 2,
+        "input_gradients": 2,
+        "discrimination": 3,
+        "opt_s": 4.5,
+        "iteration": 16,
+    }
+
+
+def test_a_learner_that_fails_beside_the_predictions_is_heard(bundle_path: Path) -> None:
+    work = open_work(bundle_path, "portable")
+    learner = work.learner()
+    learner.theta = learner.theta[:-1]
+    with pytest.raises(DecoError, match="expected the learner to learn"), Learning(learner, work.segment):
+        pass
+
+
+def test_errors_of_a_process_are_raised_here(bundle_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="expected a bundle directory"):
+        measure_in_process("start", tmp_path, silent, engine="portable")
+    with pytest.raises(
+        DecoError, match=r"expected the measurement 'start' to end, but its process failed with: TypeErr"
+    ):
+        measure_in_process("start", bundle_path, silent, colour="red")
+
+
+def test_ends_of_a_process(tmp_path: Path) -> None:
+    with (tmp_path / "complaints").open("wb+") as complaints:
+        assert process._end(-9, complaints) == "was ended by signal 9, as when memory runs out"
+        assert process._end(3, complaints) == "ended with code 3"
+        complaints.write(b"warning\nOut of paper\n\n")
+        assert process._end(3, complaints) == "failed with: Out of paper"
+
+
+def test_only_the_torch_side_needs_the_workstation() -> None:
+    workstation = {"torch", "onnx", "scipy", "sklearn", "deco_export", "deco_models", "matplotlib", "ray"}
+    for file in FOLDER.glob("*.py"):
+        nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        needs = {name.partition(".")[0] for name in names} & workstation
+        assert not needs or file.name in ("torch_side.py", "against.py")
+        assert not {"deco_benchmarks.bench.torch_side", "deco_benchmarks.bench.against"} & set(names)
+    code = "import json, sys, deco_benchmarks.bench.cli\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert not {name.partition(".")[0] for name in json.loads(done.stdout)} & {*workstation, "onnxruntime", "cv2"}
+
+
+def fake_answers(peak: float | None) -> Any:
+    """In place of processes: what each job answers."""
+    one = {"median": 2.0, "q1": 2.0, "q3": 2.0, "runs": 1, "unit": "ms"}
+    taken = sorted(RATIOS - {"segment_vs_deco_full", *(r for r in RATIOS if "memory" in r or "start" in r)})
+    taken = [name for name in taken if name not in ("install_size_vs_torch", "predict_p99_learning_vs_idle")]
+
+    def answer(job: str, bundle: Path, progress: Any, **arguments: Any) -> dict[str, Any]:
+        slow = 3.0 if arguments.get("engine") == "slow" else 1.0
+        return {
+            "engines": {"usable": ["slow", "fast"], "unusable": {"broken": "expected more, but found less"}},
+            "start": {"predicted": 1.0, "started": 0.5, "peak_mib": peak, "modules": ["rich"]},
+            "torch-start": {"predicted": 2.5, "started": 0.5, "peak_mib": peak, "modules": ["json"]},
+            "stages": {"quantities": {"iteration": {**one, "median": slow}}, "scaled": {}},
+            "live": {"quantities": {"predict_p99_idle": one, "predict_p99_learning": {**one, "median": 3.0}}},
+            "memory": {"peak_mib": peak},
+            "torch-memory": {"peak_mib": 400.0},
+            "against-torch": {"best_engine": "fast", "ratios": dict.fromkeys(taken, one), "started": 0.5},
+        }[job]
+
+    return answer
+
+
+@pytest.mark.parametrize("peak", [100.0, None])
+def test_ratios_and_what_is_missing(bundle_path: Path, monkeypatch: pytest.MonkeyPatch, peak: float | None) -> None:
+    monkeypatch.setattr(runner, "measure_in_process", fake_answers(peak))
+    monkeypatch.setattr(sizes, "installed", lambda names: {"a": 8.0} if "torch" in names else {"a": 1.5, "b": 0.5})
+    kept: list[dict[str, Any]] = []
+    content = runner.Bench(runner.Options(bundle_path, "all", True, None, True), silent).measure(kept.append)
+    assert kept == [content]
+    assert content["best_engine"] == "fast"
+    assert content["unusable"] == {"broken": "expected more, but found less"}
+    assert set(content["ratios"]) | set(content["missing"]) == RATIOS
+    assert not set(content["ratios"]) & set(content["missing"])
+    assert content["ratios"]["cold_start_vs_torch"] == 0.25
+    assert content["ratios"]["install_size_vs_torch"] == 0.25
+    assert content["ratios"]["predict_p99_learning_vs_idle"] == 1.5
+    assert content["ratios"].get("peak_memory_vs_torch") == (0.25 if peak else None)
+    assert result.parse("x", json.loads(json.dumps(content))).ratios == content["ratios"]
+
+
+def test_which_engines_are_measured(bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "measure_in_process", fake_answers(1.0))
+    for asked, names in (("all", ["slow", "fast"]), ("auto", ["slow"]), ("fast", ["fast"])):
+        content = runner.Bench(runner.Options(bundle_path, asked, True, None, False), silent).measure(lambda _: None)
+        assert list(content["engines"]) == names
+        assert "ratios" not in content
+    with pytest.raises(RuntimeMissingError, match="found less"):
+        runner.Bench(runner.Options(bundle_path, "broken", True, None, False), silent).measure(lambda _: None)
+
+
+@pytest.mark.parametrize(("absent", "words"), [("cv2", "OpenCV"), ("deco_models", "found no module deco_models")])
+def test_a_module_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, absent: str, words: str) -> None:
+    known = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name: None if name == absent else known("json"))
+    with pytest.raises(RuntimeMissingError, match=words):
+        cli._check_modules(against_torch=True)
+
+
+@needs_torch
+def test_torch_does_the_same_work(bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from deco_benchmarks.bench import against, torch_side
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(against, "GEMM_SIDE", 64)
+    monkeypatch.setattr(torch_side, "threads", lambda: 1)  # torch's and the engine's threads wait for each other
+    try:
+        found = against.measure(bundle_path, silent, ["portable"], True)
+    finally:
+        torch.set_num_threads(before)
+    assert found["agreement"]["portable"] < 0.05
+    assert found["best_engine"] == "portable"
+    assert set(found["ratios"]) < RATIOS
+    assert all(value["median"] > 0 for value in found["ratios"].values())
+    assert set(found["iteration"]) == {"portable", "torch whole batch", "torch micro-batch"}
+
+
+@needs_torch
+def test_micro_batches_of_torch_add_up(bundle_path: Path, one_thread: None) -> None:
+    from deco_benchmarks.bench import against, torch_side
+    from deco_runtime.condense import match_gradients
+
+    work = open_work(bundle_path, "portable")
+    model, theta, data = torch_side.build(work.bundle), work.learner().random_model(), against._matching(work)
+    torch_side.load(model, theta)
+    before = theta.copy()
+    tensors = torch_side.matching(*data, 0.01)
+    whole = torch_side.match_gradients(model, tensors).numpy()
+    parts = torch_side.match_gradients(model, tensors, 16).numpy()
+    device = match_gradients(work.engine, theta, *data, 0.01, [slice(None)])[1]
+    assert np.linalg.norm(parts - whole) <= 0.05 * np.linalg.norm(whole)
+    assert np.linalg.norm(device - whole) <= 0.05 * np.linalg.norm(whole)
+    assert np.array_equal(theta, before)
+
+
+@needs_torch
+def test_multiply_adds_of_a_convnet(bundle_path: Path) -> None:
+    from deco_benchmarks.bench import torch_side
+
+    model = torch_side.build(open_bundle(bundle_path))  # width 8, depth 2, 16 pixels
+    first, second = 16 * 16 * 8 * 27, 8 * 8 * 8 * 8 * 9
+    assert torch_side.multiply_adds(model, (3, 16, 16)) == 2 * first + 3 * second
+
+
+@needs_torch
+def test_a_bundle_whose_model_is_not_known_is_refused(bundle_path: Path) -> None:
+    from dataclasses import replace
+
+    from deco_benchmarks.bench import torch_side
+
+    bundle = open_bundle(bundle_path)
+    with pytest.raises(BundleError, match="names its model"):
+        torch_side.build(replace(bundle, made_with={}))
+    with pytest.raises(BundleError, match=f"to have {bundle.weight_count} weights"):
+        torch_side.build(replace(bundle, made_with={**bundle.made_with, "width": 4}))
+
+
+@needs_torch
+def test_the_torch_side_of_start_and_memory(bundle_path: Path, one_thread: None, monkeypatch) -> None:
+    from deco_benchmarks.bench import torch_side
+
+    monkeypatch.setattr(torch_side, "threads", lambda: 1)
+    assert {"predicted", "peak_mib"} <= set(torch_side.start(bundle_path, silent))
+    assert torch_side.memory(bundle_path, silent)["peak_mib"] > 0
