@@ -47,6 +47,8 @@ def command() -> None:
 def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: str | None, **rest: Any) -> None:
     """Run trials; those whose result file is there are skipped, so an interrupted sweep goes on.
 
+    A long trial that was cut off goes on from its last update of the model (not on Ray, where it begins anew).
+
     \b
     deco-eval run --rows DECO,Frozen,Head --out results          seconds, on digits
     deco-eval run --data cifar10 --rows all --ipc 1,10 --preset quick --out results

@@ -119,7 +119,7 @@ def _attempt_far_away(task: Task, bundle: bytes) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(bundle)) as archive:
             archive.extractall(folder, filter="data")
-        return attempt(replace(task, bundle=Path(folder)))
+        return attempt(replace(task, bundle=Path(folder), resume=None))
 
 
 def _packed(folder: Path) -> bytes:

@@ -21,11 +21,15 @@ from deco_benchmarks.trial import base_bundle, run_trial
 
 @dataclass(frozen=True)
 class Task:
-    """A trial to do. source: what `datasets.load` reads. bundle: the folder of the model it starts from."""
+    """A trial to do. source: what `datasets.load` reads. bundle: the folder of the model it starts from.
+
+    resume: file of its checkpoint, None to do without.
+    """
 
     config: Config
     source: str
     bundle: Path
+    resume: Path | None
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ def run_sweep(
 ) -> None:
     """Run the trials that are missing in `out`; a failed one is recorded and the others go on.
 
-    The pre-trained models they start from are made first and kept in `out`/.bases.
+    The pre-trained models they start from are made first and kept in `out`/.bases. A trial that was cut off goes on from
+    its file in `out`/.checkpoints.
     """
     out.mkdir(parents=True, exist_ok=True)
     tasks = []
@@ -65,7 +70,8 @@ def run_sweep(
     for config in pending(configs, out):
         try:
             dataset = read(source, PRESETS[config.preset].image_size)
-            tasks.append(Task(config, source, base_bundle(dataset, config, out / ".bases", progress)))
+            bundle = base_bundle(dataset, config, out / ".bases", progress)
+            tasks.append(Task(config, source, bundle, out / ".checkpoints" / f"{config.key}.npz"))
         except DecoError as error:
             keep(config, _failed(config, str(error)))
     for config, outcome in pool(tasks):
@@ -76,7 +82,7 @@ def attempt(task: Task, tick: Tick = lambda done, total: None) -> Outcome:
     """One trial; whatever it raises becomes its result. tick: as that of `run_trial`."""
     try:
         dataset = read(task.source, PRESETS[task.config.preset].image_size)
-        return Outcome(*run_trial(task.config, dataset, task.bundle, tick))
+        return Outcome(*run_trial(task.config, dataset, task.bundle, tick, task.resume))
     except Exception as error:  # one trial must not take the sweep with it
         return _failed(task.config, str(error) if isinstance(error, DecoError) else traceback.format_exc())
 
@@ -97,6 +103,7 @@ def _write(config: Config, outcome: Outcome, out: Path) -> None:
     temporary.write_text(text)
     os.replace(temporary, out / f"{config.key}.json")
     failed.unlink(missing_ok=True)
+    (out / ".checkpoints" / f"{config.key}.npz").unlink(missing_ok=True)
 
 
 @cache

@@ -20,7 +20,7 @@ from deco_runtime.recipe import Recipe, named, override
 from deco_runtime.types import Segment
 from deco_runtime.vote import pseudo_label
 
-from deco_benchmarks import scores, streams
+from deco_benchmarks import checkpoint, scores, streams
 from deco_benchmarks.config import PRESETS, Config
 from deco_benchmarks.corruptions import corrupt
 from deco_benchmarks.datasets import Dataset
@@ -76,11 +76,16 @@ def recipe_of(config: Config) -> Recipe:
 
 
 def run_trial(
-    config: Config, dataset: Dataset, bundle_path: Path, tick: Callable[[int, int], None]
+    config: Config,
+    dataset: Dataset,
+    bundle_path: Path,
+    tick: Callable[[int, int], None],
+    resume: Path | None = None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Stream the unlabelled images through the row: what is written to its JSON file, and the buffer as pictures.
 
-    tick: called with (segments done, segments) as the stream goes on. The pictures are `before` and `after`,
+    tick: called with (segments done, segments) as the stream goes on. resume: file of the checkpoint, written after
+    each update of the model; a trial that finds its own there goes on from it. The pictures are `before` and `after`,
     (n, size, size, 3) uint8 B, G, R, and the classes of both, `y_before` and `y_after` (n,).
     """
     preset, recipe, bundle = PRESETS[config.preset], recipe_of(config), open_bundle(bundle_path)
@@ -95,7 +100,10 @@ def run_trial(
     order = streams.order(stream_images.labels, spec, config.seed)[: preset.stream_images]
     clean = held_out[np.random.default_rng(config.seed).permutation(len(held_out))[: preset.test_images]]
     test = _as_at_the_end(clean, spec, config.seed)
-    clock = _Clock()
+    trial = f"{config.key} on {bundle.hash}"
+    weather = np.random.default_rng(config.seed)
+    progress = checkpoint.restore(resume, trial, row, weather) if resume is not None else None
+    clock = _Clock(progress.stages if progress is not None else {})
 
     def score(images: Images) -> scores.Score:
         with clock("score"):
@@ -105,11 +113,15 @@ def run_trial(
         return scores.score(lambda x: setup.engine.predict(setup.theta, x)[0], images, how, classes)
 
     started = time.monotonic()
-    first, now = frozen(test), score(test)
-    curve, best, reports = [{"frames": 0, "accuracy": now.accuracy}], now.per_class, []
+    first = frozen(test)
+    if progress is None:
+        now = score(test)
+        progress = checkpoint.Progress([{"frames": 0, "accuracy": now.accuracy}], now.per_class, stages=clock.seconds)
+    else:
+        started -= progress.seconds
+    curve, reports = progress.curve, progress.reports
     count = len(order) // recipe.segment
-    weather = np.random.default_rng(config.seed)
-    for number in range(count):
+    for number in range(len(reports), count):
         begin = number * recipe.segment
         index = order[begin : begin + recipe.segment]
         severity = streams.severity(begin + np.arange(len(index)), len(order), spec)
@@ -123,7 +135,10 @@ def run_trial(
                 row.retrain()
             now = score(test)
             curve.append({"frames": begin + len(index), "accuracy": now.accuracy})
-            best = np.maximum(best, now.per_class)
+            progress.best = np.maximum(progress.best, now.per_class)
+            progress.seconds = time.monotonic() - started
+            if resume is not None:
+                checkpoint.save(resume, trial, row, weather, progress)
         tick(number + 1, count)
     with clock("retrain"):
         row.finish()
@@ -143,7 +158,7 @@ def run_trial(
         "final_accuracy_clean": score(clean).accuracy if spec.drift else final.accuracy,
         "frozen_accuracy_clean": frozen(clean).accuracy if spec.drift else first.accuracy,
         "average_accuracy": float(np.mean([point["accuracy"] for point in curve])),
-        "forgetting_per_class": dict(zip(bundle.classes, (best - final.per_class).tolist(), strict=True)),
+        "forgetting_per_class": dict(zip(bundle.classes, (progress.best - final.per_class).tolist(), strict=True)),
         "confusions_before": first.confusions(bundle.classes),
         "confusions_after": final.confusions(bundle.classes),
         "curve": curve,
@@ -186,8 +201,8 @@ def _as_at_the_end(images: Images, spec: streams.StreamSpec, seed: int) -> Image
 class _Clock:
     """Wall time by stage: `with clock("learn"): …`."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
 
     def __call__(self, stage: str) -> _Clock:
         self._stage = stage

@@ -82,13 +82,25 @@ class Row(Protocol):
         """What is kept to retrain on."""
         ...
 
+    @property
+    def learner(self) -> Learner:
+        """Whose θ, buffer, generator and counts make up the row's state."""
+        ...
+
+    def kept(self) -> tuple[str, ...] | None:
+        """Names of the learner's numbers and arrays that are state too; None where there is more, and no way back."""
+        ...
+
     def state_bytes(self) -> int:
         """Learned state beyond the model's weights, in bytes."""
         ...
 
 
 class LearnerRow:
-    """A row around the device's learner, or a kind of it."""
+    """A row around the device's learner, or a kind of it.
+
+    A kind with state of its own names it in KEPT, a tuple of attributes, or says None.
+    """
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -107,6 +119,10 @@ class LearnerRow:
 
     def buffer(self) -> CondensedBuffer:
         return self.learner.buffer
+
+    def kept(self) -> tuple[str, ...] | None:
+        names: tuple[str, ...] | None = getattr(self.learner, "KEPT", ())
+        return names
 
     def state_bytes(self) -> int:
         buffer = self.learner.buffer  # a buffer of real frames has no optimizer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 from deco_runtime.buffer import CondensedBuffer
@@ -24,6 +25,8 @@ def make_per_class(setup: Setup, kind: type[Learner]) -> LearnerRow:
 
 class PerClass(Learner):
     """One learner with a buffer of `ipc` places for the frames of each class."""
+
+    KEPT: ClassVar[tuple[str, ...] | None] = None
 
     own: list[Learner]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from deco_runtime.condense import TINY, Condensed
@@ -36,6 +36,8 @@ class Distinct(Learner):
     A gradient is that of the last layer, the outer product (p − onehot(y)) ⊗ f of error and feature. It is never
     formed: cos((p − t) ⊗ f, (p' − t') ⊗ f') = cos(p − t, p' − t') · cos(f, f').
     """
+
+    KEPT: ClassVar[tuple[str, ...]] = ("score",)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,8 @@ def make(setup: Setup) -> Row:
 
 class Ridge(Learner):
     """Keeps A = Σ f fᵀ and B = Σ f onehot(y) with a constant feature; its update of the model is W = (A + λI)⁻¹B."""
+
+    KEPT: ClassVar[tuple[str, ...]] = ("penalty", "a", "b", "weights")
 
     penalty: float
     a: Doubles

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from deco_runtime.condense import Condensed
 from deco_runtime.learner import Learner
@@ -23,6 +23,8 @@ def make(setup: Setup) -> Row:
 
 class Reservoir(Learner):
     """Algorithm R: the n-th frame replaces a random place of the buffer of size b with probability b/n."""
+
+    KEPT: ClassVar[tuple[str, ...]] = ("seen",)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

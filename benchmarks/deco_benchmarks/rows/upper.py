@@ -38,6 +38,9 @@ class Upper(LearnerRow):
         self.y.append(segment.labels)
         return self.learner.learn(segment)
 
+    def kept(self) -> None:
+        """All frames so far would have to be written out."""
+
     def retrain(self) -> None:
         """Not before the end."""
 

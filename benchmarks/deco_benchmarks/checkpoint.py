@@ -1,0 +1,90 @@
+"""Where a trial of hours is, on the disk: after a kill it goes on from its last update, as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.learner import Learner, SegmentReport
+
+from deco_benchmarks.rows import Row
+
+COUNTS = ("segments", "since_retrain", "retrains", "dropped")
+
+
+@dataclass
+class Progress:
+    """What a trial has so far: its curve, the best accuracy of each class (K,), reports, and seconds by stage."""
+
+    curve: list[dict[str, float]]
+    best: np.ndarray
+    reports: list[SegmentReport] = field(default_factory=list)
+    stages: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def save(path: Path, trial: str, row: Row, weather: np.random.Generator, progress: Progress) -> None:
+    """Replace the checkpoint of this trial; nothing for a row that cannot be taken up. trial: what it must fit."""
+    kept = row.kept()
+    if kept is None:
+        return
+    it = row.learner
+    meta = {
+        "trial": trial,
+        "counts": {name: getattr(it, name) for name in COUNTS},
+        "generators": [it.rng.bit_generator.state, weather.bit_generator.state],
+        "curve": progress.curve,
+        "reports": [asdict(report) for report in progress.reports],
+        "stages": progress.stages,
+        "seconds": progress.seconds,
+    }
+    arrays = {
+        "theta": it.theta,
+        "x_syn": it.buffer.x_syn,
+        "y_syn": it.buffer.y_syn,
+        "velocity": it.buffer.velocity,
+        "best": progress.best,
+        "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8),
+        **{f"own_{name}": np.asarray(getattr(it, name)) for name in kept},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    os.replace(temporary, path)
+
+
+def restore(path: Path, trial: str, row: Row, weather: np.random.Generator) -> Progress | None:
+    """Put row and generator back to where the checkpoint was taken; None, and no change, where none fits the trial."""
+    kept = row.kept()
+    if kept is None or not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        meta = json.loads(arrays["meta"].tobytes())
+        own = {name: arrays[f"own_{name}"] for name in kept}
+        if meta["trial"] != trial:
+            return None
+        reports = [SegmentReport(**report) for report in meta["reports"]]
+        progress = Progress(meta["curve"], arrays["best"], reports, meta["stages"], meta["seconds"])
+        _put_back(row.learner, arrays, meta, own)
+        weather.bit_generator.state = meta["generators"][1]
+    except Exception:  # damaged, or of another version; numpy and zipfile raise a dozen kinds. The trial begins anew
+        return None
+    return progress
+
+
+def _put_back(it: Learner, arrays: dict[str, np.ndarray], meta: dict[str, Any], own: dict[str, np.ndarray]) -> None:
+    it.rng.bit_generator.state = meta["generators"][0]
+    it.theta = arrays["theta"]
+    it.buffer = CondensedBuffer(arrays["x_syn"], arrays["y_syn"], arrays["velocity"])
+    for name in COUNTS:
+        setattr(it, name, meta["counts"][name])
+    for name, value in own.items():
+        setattr(it, name, value if value.ndim else value.item())

@@ -1,0 +1,61 @@
+"""A trial that was cut off goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from deco_benchmarks.config import Config
+from deco_benchmarks.sweep import read
+from deco_benchmarks.trial import base_bundle, run_trial
+
+SAME = ("final_accuracy", "curve", "forgetting_per_class", "distances", "kept", "pseudo_accuracy", "segments")
+STREAM = "stc=50,drift=2"
+
+
+class CutOffError(Exception):
+    """Stands for the power."""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return base_bundle(read("digits", 16), config("DECO"), tmp_path_factory.mktemp("bases"), lambda *_: None)
+
+
+def config(row: str, seed: int = 0) -> Config:
+    return Config(row, "digits", 0.1, 2, STREAM, seed, "smoke", engine="portable")
+
+
+def cut_off_after(segments: int, config: Config, bundle: Path, file: Path) -> None:
+    def tick(done: int, total: int) -> None:
+        if done == segments:
+            raise CutOffError
+
+    with pytest.raises(CutOffError):
+        run_trial(config, read("digits", 16), bundle, tick, file)
+
+
+@pytest.mark.parametrize("row", ["DECO", "FIFO", "Random", "GSS-Greedy", "Head", "Oracle", "FIFO (per class)", "Upper"])
+def test_cut_off_and_taken_up(row: str, bundle: Path, tmp_path: Path) -> None:
+    """Rows that have no way back begin anew; either way the result is that of an undisturbed trial."""
+    file, numbers = tmp_path / "checkpoints" / "trial.npz", []
+    whole, pictures = run_trial(config(row), read("digits", 16), bundle, lambda *_: None)
+    cut_off_after(3, config(row), bundle, file)
+    found, same = run_trial(config(row), read("digits", 16), bundle, lambda n, _: numbers.append(n), file)
+    assert numbers == ([3, 4, 5] if file.exists() else [1, 2, 3, 4, 5])
+    assert file.exists() == (row not in ("FIFO (per class)", "Upper"))
+    assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
+    assert all((same[name] == picture).all() for name, picture in pictures.items())
+    assert found["seconds"] >= sum(found["seconds_by_stage"].values()) > 0
+
+
+def test_the_checkpoint_of_another_trial_or_a_damaged_one_is_left_aside(bundle: Path, tmp_path: Path) -> None:
+    file, numbers = tmp_path / "trial.npz", []
+    cut_off_after(3, config("DECO"), bundle, file)
+    cut_off_after(1, config("DECO", seed=1), bundle, file)
+    file.write_bytes(file.read_bytes()[:1000])
+    run_trial(config("DECO"), read("digits", 16), bundle, lambda n, _: numbers.append(n), file)
+    assert numbers == [1, 2, 3, 4, 5]
