@@ -57,8 +57,8 @@ def run_sweep(
 ) -> None:
     """Run the trials that are missing in `out`; a failed one is recorded and the others go on.
 
-    The pre-trained models they start from are made first and kept in `out`/.bases. A trial that was cut off goes on from
-    its file in `out`/.checkpoints.
+    The pre-trained models they start from are made first and kept in `out`/.bases. A trial that was cut off goes on
+    from its file in `out`/.checkpoints.
     """
     out.mkdir(parents=True, exist_ok=True)
     tasks = []
