@@ -127,7 +127,7 @@ def run_trial(
         severity = streams.severity(begin + np.arange(len(index)), len(order), spec)
         x = normalise(corrupt(stream_images.pixels[index], severity, weather), how)
         with clock("predict"):
-            pseudo, confidence = pseudo_label(row.predict(x))
+            pseudo, confidence = pseudo_label(row.vote(x))
         with clock("learn"):
             reports.append(row.learn(Segment(x, pseudo, confidence, stream_images.labels[index])))
         if (number + 1) % recipe.retrain_interval == 0:

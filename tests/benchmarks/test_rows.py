@@ -194,6 +194,18 @@ def test_head_is_ridge_regression_on_all_it_was_given() -> None:
     np.testing.assert_allclose(row.learner.weights, expected, atol=1e-8)
 
 
+def test_the_head_is_voted_for_by_the_frozen_model() -> None:
+    made = setup(recipe=Recipe(retrain_interval=1))
+    row = rows()["Head"].make(made)
+    x = np.random.default_rng(1).standard_normal((5, *SHAPE)).astype(np.float32)
+    before = row.vote(x)
+    row.learn(segment([1] * 8, 3))
+    row.retrain()
+    np.testing.assert_array_equal(row.vote(x), before)
+    np.testing.assert_array_equal(before, made.engine.predict(made.theta, x)[0])
+    assert not np.allclose(row.predict(x), before)
+
+
 def test_the_heads_penalty_is_the_one_that_leaving_one_out_would_choose() -> None:
     """Almost as many features as frames, so that the fit to all of them says little about one left out."""
     rng = np.random.default_rng(1)

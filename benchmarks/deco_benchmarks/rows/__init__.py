@@ -66,6 +66,10 @@ class Row(Protocol):
         """x (N, C, H, W) → logits (N, K) of the deployed model as it is now."""
         ...
 
+    def vote(self, x: Floats) -> Floats:
+        """x (N, C, H, W) → logits (N, K) whose largest are the pseudo-labels of a segment's frames."""
+        ...
+
     def learn(self, segment: Segment) -> SegmentReport:
         """Take one segment. Only Oracle and Upper may learn from its labels."""
         ...
@@ -107,6 +111,9 @@ class LearnerRow:
 
     def predict(self, x: Floats) -> Floats:
         return self.learner.engine.predict(self.learner.theta, x)[0]
+
+    def vote(self, x: Floats) -> Floats:
+        return self.predict(x)
 
     def learn(self, segment: Segment) -> SegmentReport:
         return self.learner.learn(segment)

@@ -1,4 +1,4 @@
-"""Head: a streaming ridge classifier on the frozen model's features, fed by the same votes."""
+"""Head: a streaming ridge classifier on the frozen model's features, fed by the frozen model's votes."""
 
 from __future__ import annotations
 
@@ -79,8 +79,12 @@ class Head(LearnerRow):
     learner: Ridge
 
     def predict(self, x: Floats) -> Floats:
-        """Regression values as logits; only their order means something, so confidences are nearly flat."""
+        """Regression values as logits: only their order means something."""
         return (self.learner.features(x) @ self.learner.weights).astype(np.float32)
+
+    def vote(self, x: Floats) -> Floats:
+        """The frozen model's logits: a regression that votes for itself drifts to the classes it saw last."""
+        return super().predict(x)
 
     def finish(self) -> None:
         """Use the segments since the last solution too."""
