@@ -19,6 +19,7 @@ from deco_runtime import recipe as recipes
 from deco_runtime import sources
 from deco_runtime.engine import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
+from deco_runtime.service import install_service
 from deco_runtime.terminal import exit_with
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ taken up again by the next run; Ctrl-C or SIGTERM stops cleanly. The last line o
 deco-run --bundle digits-bundle --demo                    the stream inside the bundle
 deco-run --bundle bundle --camera 0 --events events.jsonl
 deco-run --bundle bundle --images photos --test photos    a labelled folder as a stream, scored
+deco-run install-service --help                           a systemd service, from boot to shutdown
 """
 
 
@@ -174,10 +176,16 @@ def deco_run(
 def main() -> None:
     """Entry point: every DecoError becomes its sentence and exit code."""
     warnings.simplefilter("ignore", RuntimeWarning)  # what is not finite is dropped, counted and reported
-    code = exit_with(command())
+    # Not a group around everything: its usage line and its errors would be those of a command with subcommands.
+    group = click.Group("deco-run", [install_service], context_settings={"help_option_names": ["-h", "--help"]})
+    code = exit_with(group if sys.argv[1:2] == ["install-service"] else command())
     if any(thread.name == "capture" for thread in threading.enumerate()):
         # A thread stuck inside OpenCV would abort the interpreter if it came back while that is ending.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+if __name__ == "__main__":  # how the service starts it
+    main()

@@ -25,6 +25,7 @@ from deco_runtime.errors import StateError
 from deco_runtime.events import EventLog
 from deco_runtime.gather import Gatherer
 from deco_runtime.learner import Learner
+from deco_runtime.notify import Notifier
 from deco_runtime.preprocess import preprocess
 from deco_runtime.scoring import Scorer
 from deco_runtime.sources import FrameSource
@@ -67,6 +68,7 @@ class Run:
         self._segments = self._dropped_segments = 0
         self._retrains_before = learner.retrains if learner else 0
         self._first_prediction: float | None = None
+        self._notify, self._doing = Notifier(), "starting"
 
     @property
     def theta(self) -> Floats:
@@ -92,6 +94,7 @@ class Run:
         finally:
             interrupted = self.stop.is_set()
             self.stop.set()
+            self._notify.stopping()
             if worker:
                 worker.end()
             if finished:
@@ -110,7 +113,7 @@ class Run:
                 note=note,
             )
         if not interrupted:
-            self._score("after", check=lambda: None)
+            self._score("after", check=lambda: self._notify.step(self._status))
         return self._summary()
 
     def _frame_loop(self, worker: Worker | None, skip: int) -> bool:
@@ -135,9 +138,11 @@ class Run:
                 self._dropped_segments += 1
             if self._max_segments is not None and self._segments >= self._max_segments:
                 if worker:
+                    self._notify.stopping()  # frames are no longer predicted while the learner ends its work
                     worker.drain()
                 return False
         if worker:
+            self._notify.stopping()
             worker.drain()
         return not self.stop.is_set()
 
@@ -147,11 +152,13 @@ class Run:
         pseudo, confidence = pseudo_label(logits)
         if self._first_prediction is None:
             self._first_prediction = time.monotonic() - self._started
+            self._doing = "predicting"
         self._frames += 1
         if frame.label is not None:
             self._known += 1
             self._right += int(pseudo[0] == frame.label)
         self.view.frame(self.bundle.classes[int(pseudo[0])], float(confidence[0]))
+        self._notify.predicted(self._status)
         gathered.add(x, int(pseudo[0]), float(confidence[0]), frame.label)
 
     def _learn(self, segment: Segment, position: int) -> None:
@@ -159,7 +166,7 @@ class Run:
         assert self.learner is not None
         report = self.learner.learn(segment, self._counting("condensing, iteration", self.learner.recipe.iterations))
         self._position = position
-        self.view.show(doing="predicting")
+        self._show_doing("predicting")
         self._report(segment, asdict(report))
         if self._retrain_if_due() or time.monotonic() - self._saved_at >= SAVE_S:
             self._save()
@@ -172,7 +179,7 @@ class Run:
         if not report.accepted:
             self.view.line("an update of the model was dropped because it was not finite")
         self._score("during")
-        self.view.show(doing="predicting")
+        self._show_doing("predicting")
         return True
 
     def _report(self, segment: Segment, figures: dict[str, Any]) -> None:
@@ -247,6 +254,7 @@ class Run:
     def _check(self) -> None:
         if self.stop.is_set():
             raise Cancelled
+        self._notify.step(self._status)
 
     def _counting(self, what: str, total: int) -> Callable[[], None]:
         """A check for `total` steps of long work, which shows how far it has come."""
@@ -254,9 +262,18 @@ class Run:
 
         def check() -> None:
             self._check()
-            self.view.show(doing=f"{what} {next(steps)} of {total}")
+            self._show_doing(f"{what} {next(steps)} of {total}")
 
         return check
+
+    def _show_doing(self, what: str) -> None:
+        self._doing = what
+        self.view.show(doing=what)
+
+    def _status(self) -> str:
+        """For the service manager, in one line."""
+        segments, updates = (self.learner.segments, self.learner.retrains) if self.learner else (self._segments, 0)
+        return f"{segments} segments, {updates} updates; {self._doing}"
 
     def _close_when_stopped(self) -> None:
         self.stop.wait()

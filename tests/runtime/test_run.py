@@ -79,7 +79,7 @@ def test_demo_learns_scores_and_reports(bundle_path: Path, tmp_path: Path) -> No
     first = events(tmp_path / "e", "segment")[0]
     assert sum(first["votes"].values()) == 16
     assert 0 <= first["kept"] <= 1
-    assert len(first["distances"]) == 10
+    assert len(first["distances"]) == 2
     retrain = events(tmp_path / "e", "retrain")[0]
     assert retrain["accepted"]
     assert retrain["loss"][1] < retrain["loss"][0]

@@ -1,0 +1,264 @@
+"""What systemd hears of a run: a notify socket of the test's own, and real deco-run processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from deco_runtime.notify import Notifier
+from mjpeg_server import mjpeg_server
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="systemd's protocol")
+
+COMMAND = [sys.executable, "-c", "from deco_runtime.cli import main; main()"]
+PERIOD_S = 0.1
+
+
+class Listener:
+    """The service manager's end: every datagram is a dict of its lines."""
+
+    def __init__(self, address: str | bytes) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address)
+
+    def hear(self, timeout: float = 30.0) -> dict[str, str] | None:
+        """The next message; None if there is none in time."""
+        self.socket.settimeout(timeout)
+        try:
+            text = self.socket.recv(4096).decode()
+        except (TimeoutError, BlockingIOError):
+            return None
+        return dict(line.split("=", 1) for line in text.split("\n"))
+
+    def hear_until(self, key: str) -> list[dict[str, str]]:
+        heard = []
+        while not heard or key not in heard[-1]:
+            message = self.hear()
+            assert message is not None, f"no {key} after {heard}"
+            heard.append(message)
+        return heard
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[Listener]:
+    listener = Listener(str(tmp_path / "n"))
+    yield listener
+    listener.socket.close()
+
+
+@contextmanager
+def deco_run(listener: Listener, bundle: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """A deco-run process that reports to the listener, with a watchdog of three periods."""
+    recipe = ["segment=16", "retrain_interval=1", "retrain_epochs=100000", "iterations=2"]
+    settings = [text for setting in recipe for text in ("--set", setting)]
+    process = subprocess.Popen(
+        [*COMMAND, "--bundle", str(bundle), *settings, *more],
+        env={
+            **os.environ,
+            "NOTIFY_SOCKET": listener.socket.getsockname(),
+            "WATCHDOG_USEC": str(int(3 * PERIOD_S * 1e6)),
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ends(process: subprocess.Popen[str], listener: Listener, number: signal.Signals = signal.SIGTERM) -> None:
+    """The signal stops it cleanly, and systemd hears of that."""
+    process.send_signal(number)
+    assert "STOPPING" in listener.hear_until("STOPPING")[-1]
+    assert process.wait(30) == 0
+
+
+def grey(_: int) -> np.ndarray:
+    return np.full((48, 64, 3), 90, np.uint8)
+
+
+def test_a_live_run_is_ready_then_alive_while_it_learns_then_stops(
+    listener: Listener, bundle_path: Path, tmp_path: Path
+) -> None:
+    """The learner's thread retrains for hours, and the watchdog is fed by predictions."""
+    with (
+        mjpeg_server(grey, fps=100) as url,
+        deco_run(listener, bundle_path, "--state", f"{tmp_path}/s", "--video", url) as process,
+    ):
+        first = listener.hear()
+        assert first == {"READY": "1", "STATUS": "0 segments, 0 updates; predicting"}
+        begun, pings = time.monotonic(), 0
+        status = ""
+        while pings < 3 or "1 segments, 0 updates; retraining, epoch" not in status:
+            message = listener.hear()
+            assert message is not None
+            assert message.keys() == {"WATCHDOG", "STATUS"}
+            status, pings = message["STATUS"], pings + 1
+        assert pings <= (time.monotonic() - begun) / PERIOD_S + 1
+        ends(process, listener)
+
+
+def test_a_capture_that_hangs_lets_the_watchdog_fire(listener: Listener, bundle_path: Path, tmp_path: Path) -> None:
+    """The camera stalls while the learner's thread is busy: nothing more is said, until the run is told to stop."""
+    with (
+        mjpeg_server(grey, "stall", after=40, fps=100) as url,
+        deco_run(listener, bundle_path, "--state", f"{tmp_path}/s", "--video", url) as process,
+    ):
+        listener.hear_until("READY")
+        while listener.hear(1.0) is not None:
+            pass
+        assert process.poll() is None  # it gives up on its own after a few seconds
+        ends(process, listener)
+
+
+def test_a_replayed_stream_is_alive_while_it_learns(listener: Listener, bundle_path: Path, tmp_path: Path) -> None:
+    """Frames wait for the learner there, so each step of it is progress; and on starting again, time for one more."""
+    usual = ["--state", f"{tmp_path}/s", "--demo"]
+    with deco_run(listener, bundle_path, *usual) as process:
+        listener.hear_until("READY")
+        while "retraining, epoch" not in listener.hear_until("WATCHDOG")[-1]["STATUS"]:
+            pass
+        ends(process, listener, signal.SIGINT)
+    with deco_run(listener, bundle_path, *usual) as process:  # the update that was given up is due
+        message = listener.hear_until("EXTEND_TIMEOUT_USEC")[-1]
+        assert int(message["EXTEND_TIMEOUT_USEC"]) >= 60_000_000
+        while "retraining, epoch" not in message["STATUS"]:
+            message = listener.hear_until("EXTEND_TIMEOUT_USEC")[-1]
+        ends(process, listener)
+
+
+# The protocol alone.
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic time, which only the test moves."""
+    now = [1000.0]
+    monkeypatch.setattr("deco_runtime.notify.time.monotonic", lambda: now[0])
+    return now
+
+
+def well() -> str:
+    return "well"
+
+
+def told(listener: Listener, **more: str) -> Notifier:
+    return Notifier({"NOTIFY_SOCKET": listener.socket.getsockname(), **more})
+
+
+def in_another_thread(work: Callable[[Callable[[], str]], None]) -> None:
+    thread = threading.Thread(target=work, args=(well,))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1"}, {"WATCHDOG_USEC": "1"}]
+)
+def test_nobody_listens(environment: dict[str, str]) -> None:
+    def unwanted() -> str:
+        raise AssertionError("made a status for nobody")
+
+    notifier = Notifier(environment)
+    for _ in range(2):
+        notifier.step(unwanted)
+        notifier.predicted(unwanted)
+    notifier.stopping()
+    notifier.step(unwanted)
+
+
+@pytest.mark.parametrize("name", ["@", "/", "/nowhere/n", "@" + "a" * 500, "/" + "a" * 500, "@caf\udce9"])
+def test_a_socket_that_is_not_there(name: str) -> None:
+    notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1"})
+    for _ in range(2):
+        notifier.step(well)
+        notifier.predicted(well)
+    notifier.stopping()
+
+
+def test_an_abstract_socket() -> None:
+    name = f"deco-test-{os.getpid()}"
+    listener = Listener(f"\0{name}")
+    Notifier({"NOTIFY_SOCKET": f"@{name}"}).predicted(well)
+    assert listener.hear(1) == {"READY": "1", "STATUS": "well"}
+    listener.socket.close()
+
+
+def test_pings_come_at_a_third_of_the_watchdogs_time(listener: Listener, clock: list[float]) -> None:
+    notifier = told(listener, WATCHDOG_USEC="30000000", WATCHDOG_PID=str(os.getpid()))
+    notifier.predicted(well)
+    assert listener.hear(1) == {"READY": "1", "STATUS": "well"}
+    heard = []
+    for _ in range(4 * 35):  # four frames a second
+        clock[0] += 0.25
+        notifier.predicted(well)
+        if listener.hear(0.0) is not None:
+            heard.append(round(clock[0] - 1000))
+    assert heard == [10, 20, 30]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, *({"WATCHDOG_USEC": usec} for usec in ("", "0", "-5", "soon")), {"WATCHDOG_USEC": "9", "WATCHDOG_PID": "1"}],
+)
+def test_without_a_watchdog_of_its_own_there_is_only_a_status(
+    more: dict[str, str], listener: Listener, clock: list[float]
+) -> None:
+    notifier = told(listener, **more)
+    notifier.predicted(well)
+    assert listener.hear(1) == {"READY": "1", "STATUS": "well"}
+    clock[0] += 19
+    notifier.predicted(well)
+    assert listener.hear(0.0) is None
+    clock[0] += 2
+    notifier.predicted(well)
+    assert listener.hear(1) == {"STATUS": "well"}
+
+
+def test_whose_steps_count(listener: Listener, clock: list[float]) -> None:
+    """Any before the first frame and after the last; in between those that frames wait for."""
+    notifier = told(listener, WATCHDOG_USEC="30000000")
+    notifier.step(well)
+    assert listener.hear(1) == {"EXTEND_TIMEOUT_USEC": "300000000", "STATUS": "well"}
+    notifier.predicted(well)
+    assert listener.hear(1) == {"READY": "1", "STATUS": "well"}
+    clock[0] += 60
+    in_another_thread(notifier.step)
+    assert listener.hear(0.0) is None
+    notifier.step(well)
+    assert listener.hear(1) == {"WATCHDOG": "1", "STATUS": "well"}
+    notifier.stopping()
+    notifier.stopping()
+    assert listener.hear(1) == {"STOPPING": "1"}
+    in_another_thread(notifier.step)
+    assert listener.hear(1) == {"EXTEND_TIMEOUT_USEC": "300000000", "STATUS": "well"}
+    assert listener.hear(0.0) is None
+
+
+def test_a_manager_that_is_too_busy_hears_of_it_later(listener: Listener, clock: list[float]) -> None:
+    """Its queue is full: nothing blocks, and what counts is said again."""
+    filler = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    filler.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            filler.sendto(b"noise=1", listener.socket.getsockname())
+    filler.close()
+    notifier = told(listener, WATCHDOG_USEC="30000000")
+    notifier.predicted(well)
+    while listener.hear(0.0) == {"noise": "1"}:
+        pass
+    notifier.predicted(well)
+    assert listener.hear(1) == {"READY": "1", "STATUS": "well"}
