@@ -28,8 +28,8 @@ from deco_benchmarks.pictures import to_pixels
 from deco_benchmarks.rows import Row, Setup, rows
 
 VALIDATION_SHARE = 0.1
-"""Share of the unlabelled training images of every class that a trial with `validation` keeps out of its stream where
-the data has no validation part."""
+"""Share of every class's labelled images that the export holds out, and of the unlabelled ones that a trial with
+`validation` keeps out of its stream where the data has no validation part."""
 
 
 def split(dataset: Dataset, config: Config) -> tuple[Images, Images, Images]:
@@ -61,12 +61,12 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
             ipc=config.ipc,
             epochs=preset.epochs,
             seed=config.seed,
-            validation=0.0,
+            validation=VALIDATION_SHARE,
             engine="portable" if config.engine == "auto" else config.engine,
         )
         labelled, _, _ = split(dataset, config)
-        nothing = labelled[np.zeros(0, np.int64)]
-        export(options, progress, Data(dataset.classes, labelled, nothing, trained_on=()))
+        held, rest = pick(labelled.labels, VALIDATION_SHARE, np.random.default_rng(config.seed))
+        export(options, progress, Data(dataset.classes, labelled[rest], labelled[held], trained_on=()))
     return path
 
 
@@ -183,6 +183,7 @@ def _setup(config: Config, recipe: Recipe, bundle: Bundle, labelled: Images) -> 
         parameters=bundle.parameters,
         theta=bundle.weights(),
         condensed=bundle.buffer(),
+        statistics=bundle.statistics(),
         x_labelled=normalise(labelled.pixels, bundle.preprocessing),
         y_labelled=labelled.labels,
         classes=len(bundle.classes),

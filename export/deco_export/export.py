@@ -15,11 +15,12 @@ import numpy as np
 import onnx
 import torch
 from deco_runtime import bundle as bundles
-from deco_runtime.engine import EXACT, check_runtime, engines
+from deco_runtime.engine import EXACT, REPRESENTATION, check_runtime, engines
 from deco_runtime.errors import DecoError, ExportError, RuntimeMissingError, UsageError
+from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.recipe import RECIPES
 
-from deco_export import data, forward, graphs, models, ort_artifacts, pretrain, verify
+from deco_export import data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
 from deco_export.initial_buffer import initial_buffer
 from deco_export.initialisers import parameters as measure_parameters
 from deco_export.onnx_graph import IR_VERSION, OPSET
@@ -144,6 +145,14 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         lambda done, total: progress("condensing the labelled images", done, total),
     )
 
+    progress("choosing what deco+ regresses on", 0, 1)
+    regression = representation.fit(
+        fresh, theta, _labelled(loaded.train, how), _labelled(loaded.validation, how), len(loaded.classes)
+    )
+    onnx.save_model(regression.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
+    np.savez(directory / "regression.npz", a=regression.statistics.a, b=regression.statistics.b)
+    progress("choosing what deco+ regresses on", 1, 1)
+
     progress("checking every graph against torch", 0, 1)
     golden, errors = verify.verify(model, sets, theta, (3, size, size), traced.classes, traced.features)
     _check_inference(directory / "inference.onnx", golden)
@@ -192,6 +201,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
             "train_accuracy": train_accuracy,
             "validation_accuracy": validation_accuracy,
             "largest_relative_error": max(errors.values()),
+            "mirrored": regression.mirrored,
         },
     )
     labelled = len(loaded.train) + len(loaded.validation)
@@ -239,6 +249,10 @@ def _check_inference(file: Path, golden: verify.Values) -> None:
         raise ExportError(
             f"expected inference.onnx to agree with torch, but it is off by {error:.1e}; please report it"
         )
+
+
+def _labelled(images: data.Images, how: Preprocessing) -> representation.Labelled:
+    return normalise(images.pixels, how), images.labels
 
 
 def _guard(loaded: data.Data) -> data.Images:

@@ -33,6 +33,7 @@ from deco_runtime.errors import BundleError, DecoError
 from deco_runtime.initialise import KINDS, Parameter
 from deco_runtime.preprocess import Preprocessing
 from deco_runtime.recipe import Recipe
+from deco_runtime.regression import Statistics
 from deco_runtime.types import Floats, Ints, Pixels
 
 SCHEMA = 1
@@ -88,6 +89,11 @@ class Bundle:
         if count.sum() != len(y) or count.min() != count.max() or len(y) == 0:
             raise self._broken("buffer.npz", "the same number of images of every class")
         return CondensedBuffer.start(x, y)
+
+    def statistics(self) -> Statistics:
+        """The regression's statistics of the labelled images, for `deco+`."""
+        b = self._array("regression.npz", "b", np.float32, (None, len(self.classes)))
+        return Statistics(self._array("regression.npz", "a", np.float32, (len(b) * (len(b) + 1) // 2,)), b)
 
     def labelled_pixels(self, name: str) -> tuple[Pixels, Ints]:
         """`guard.npz` or `demo/test.npz`: pixels (g, size, size, 3) uint8 and labels (g,) int64."""

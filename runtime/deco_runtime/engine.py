@@ -47,9 +47,15 @@ class Engine(Protocol):
         """θ, x, t, direction v (P,) → d/dε ∇_x L at θ + εv for ε = 0, (N, C, H, W)."""
         ...
 
+    def represent(self, x: Floats) -> Floats:
+        """x (N, C, H, W) → φ (N, D) of the pre-trained model, which the graph holds: what `deco+` regresses on."""
+        ...
+
 
 EXACT = "input_gradient_tangent"
-"""The one graph that a bundle may lack: that of `gradient=exact`."""
+"""The graph of `gradient=exact`, which a bundle may lack."""
+REPRESENTATION = "representation"
+"""The graph of `deco+`, which a bundle of an earlier version lacks."""
 
 
 def check_graphs(bundle: Bundle, recipe: Recipe) -> None:

@@ -9,6 +9,9 @@ import numpy as np
 from deco_runtime.recipe import Recipe
 from deco_runtime.types import Floats, Ints, Segment
 
+TINY = 1e-30
+"""Keeps a frame that no class explains from dividing by zero."""
+
 
 @dataclass(frozen=True)
 class Active:
@@ -54,6 +57,25 @@ def vote(segment: Segment, classes: int, recipe: Recipe) -> Active:
         index = np.flatnonzero(np.isin(segment.pseudo, active))
         y = segment.pseudo[index]
     return Active(index, y, segment.confidence[index], active)
+
+
+ROUNDS = 30
+"""Steps of EM; shares settle within a few."""
+
+
+def posterior(p: Floats) -> tuple[Floats, Floats]:
+    """Class shares π (K,) of a segment, and p(c | x, π) of each of its frames, (n, K): the soft vote of `deco+`.
+
+    p: (n, K) float32, the deployed model's probabilities, which assume classes in equal shares. Where a segment holds
+    few classes, frames that look like another are far more often mistaken than rare. Expectation maximisation finds
+    the shares that make the segment most likely: π ← mean_i of p_i ∘ π / ⟨p_i, π⟩ (Saerens et al. 2002).
+    """
+    shares = np.full(p.shape[1], 1 / p.shape[1])
+    for _ in range(ROUNDS):
+        joint = p * shares
+        found = joint / np.maximum(joint.sum(axis=1, keepdims=True), TINY)
+        shares = found.mean(axis=0)
+    return shares.astype(np.float32), found.astype(np.float32)
 
 
 def targets(y: Ints, w: Floats, classes: int) -> Floats:

@@ -13,6 +13,7 @@ from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.engine import EXACT
 from deco_runtime.initialise import Parameter, draw_model
 from deco_runtime.recipe import Recipe
+from deco_runtime.regression import Statistics, add
 from deco_runtime.retrain import sgd_step
 from deco_runtime.types import Segment
 
@@ -38,6 +39,7 @@ def setup(ipc: int = 2, seed: int = 0, recipe: Recipe | None = None) -> Setup:
         parameters=(Parameter("weight", (CLASSES, 12), 0, "normal", 0.0, 0.3),),
         theta=(0.3 * rng.standard_normal(36)).astype(np.float32),
         condensed=condensed,
+        statistics=add(Statistics.zero(12, CLASSES), x.reshape(len(x), -1), np.eye(CLASSES, dtype=np.float32)[y]),
         x_labelled=x,
         y_labelled=y,
         classes=CLASSES,
@@ -204,6 +206,27 @@ def test_the_head_is_voted_for_by_the_frozen_model() -> None:
     np.testing.assert_array_equal(row.vote(x), before)
     np.testing.assert_array_equal(before, made.engine.predict(made.theta, x)[0])
     assert not np.allclose(row.predict(x), before)
+
+
+def test_deco_plus_learns_every_frame_by_its_share_whatever_the_order() -> None:
+    """Two segments, either first: the same weights; and the frozen model votes on, so that nothing drifts."""
+    answers = []
+    parts = [segment([1] * 8, 0.1), segment([2] * 8, -0.3)]
+    for order in (parts, parts[::-1]):
+        made = setup()
+        row = rows()["DECO+"].make(made)
+        x = made.x_labelled
+        before = row.predict(x)
+        for each in order:
+            report = row.learn(each)
+            assert report.kept == 1
+            assert np.array_equal(row.predict(x), before)
+            np.testing.assert_array_equal(row.vote(x), made.engine.predict(made.theta, x)[0])
+        row.retrain()
+        answers.append(row.predict(x))
+    np.testing.assert_allclose(*answers, atol=1e-5)
+    assert not np.allclose(answers[0], before, atol=1e-3)
+    assert row.state_bytes() == 4 * (13 * 14 // 2 + 2 * 13 * CLASSES)
 
 
 def test_the_heads_penalty_is_the_one_that_leaving_one_out_would_choose() -> None:

@@ -36,6 +36,9 @@ class LinearEngine:
     def feature_gradient(self, theta: Floats, x: Floats, u: Floats) -> Floats:
         return u.reshape(x.shape).astype(np.float32)
 
+    def represent(self, x: Floats) -> Floats:
+        return x.reshape(len(x), -1)
+
     def input_gradient_tangent(self, theta: Floats, x: Floats, t: Floats, v: Floats) -> Floats:
         """For L = −Σ t·log p: ∇_x L = (p Σt − t)·W, so along V it moves by (ṗ Σt)·W + (p Σt − t)·V."""
         weights, flat = self._double(theta, x)

@@ -56,6 +56,7 @@ def outputs(
         "input_gradient": engine.input_gradient(theta, x, t),
         "feature_gradient": engine.feature_gradient(theta, x, u),
         EXACT: engine.input_gradient_tangent(theta, x, t, direction(theta) if v is None else v),
+        "representation": engine.represent(x),
     }
 
 
@@ -121,7 +122,7 @@ def test_threads_are_the_cpus_it_may_use() -> None:
 def test_golden_values(engine: Engine, bundle: Bundle) -> None:
     golden = bundle.golden()
     found = outputs(engine, bundle.weights(), *(golden.pop(name) for name in ("x", "t", "u", "v")))
-    assert found.keys() == golden.keys()
+    assert found.keys() == {*golden, "representation"}
     for name, expected in golden.items():
         assert difference(found[name], expected) <= 1e-4, name
 
@@ -133,7 +134,7 @@ def test_a_batch_is_its_images_one_by_one(engine: Engine, bundle: Bundle, n: int
     singles = [outputs(engine, theta, **{k: v[i : i + 1] for k, v in given.items()}) for i in range(n)]
     for name in ("loss", "weight_gradient"):
         assert difference(together[name], sum(s[name].astype(np.float64) for s in singles)) <= 1e-5, name  # type: ignore[arg-type]
-    for name in ("logits", "features", "input_gradient", "feature_gradient", EXACT):
+    for name in ("logits", "features", "input_gradient", "feature_gradient", EXACT, "representation"):
         assert len(together[name]) == n
         assert difference(together[name], np.concatenate([s[name] for s in singles])) <= 1e-5, name
 
@@ -151,6 +152,7 @@ def test_arrays_are_float32_of_the_right_shapes(engine: Engine, bundle: Bundle) 
         "input_gradient": (3, *bundle.image_shape),
         "feature_gradient": (3, *bundle.image_shape),
         EXACT: (3, *bundle.image_shape),
+        "representation": (3, len(bundle.statistics().b) - 1),
     }
     assert all(value.dtype == np.float32 for name, value in found.items() if name != "loss")
     for name, value in before.items():

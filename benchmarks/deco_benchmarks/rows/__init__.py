@@ -19,6 +19,7 @@ from deco_runtime.engine import Engine
 from deco_runtime.initialise import Parameter
 from deco_runtime.learner import Learner, SegmentReport
 from deco_runtime.recipe import Recipe
+from deco_runtime.regression import Statistics
 from deco_runtime.types import Floats, Ints, Segment
 
 
@@ -26,14 +27,16 @@ from deco_runtime.types import Floats, Ints, Segment
 class Setup:
     """What every row starts from.
 
-    theta: (P,) the pre-trained model. condensed: the bundle's initial buffer. x_labelled (n, C, H, W), y_labelled (n,):
-    the labelled images the model was trained on. ipc: images per class a buffer may hold.
+    theta: (P,) the pre-trained model. condensed: the bundle's initial buffer. statistics: those of the labelled images
+    that `deco+` starts from. x_labelled (n, C, H, W), y_labelled (n,): the labelled images the model was trained on.
+    ipc: images per class a buffer may hold.
     """
 
     engine: Engine
     parameters: tuple[Parameter, ...]
     theta: Floats
     condensed: CondensedBuffer
+    statistics: Statistics
     x_labelled: Floats
     y_labelled: Ints
     classes: int

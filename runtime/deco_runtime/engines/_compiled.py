@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import openvino
 
-from deco_runtime.engine import threads
+from deco_runtime.engine import REPRESENTATION, threads
 from deco_runtime.engines._micro_batches import MICRO_BATCH, MicroBatchEngine
 from deco_runtime.errors import BundleError
 from deco_runtime.types import Floats
@@ -74,7 +74,7 @@ class CompiledEngine(MicroBatchEngine):
 
 def _of_fixed_size(graph: str) -> bool:
     """Predictions come one by one while the camera runs, and must not pay for a whole micro-batch."""
-    return graph != "predict"
+    return graph not in ("predict", REPRESENTATION)
 
 
 def _filled(value: Floats) -> Floats:

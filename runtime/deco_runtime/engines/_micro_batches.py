@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from deco_runtime.engine import REPRESENTATION
 from deco_runtime.types import Floats
 
 MICRO_BATCH = 8
@@ -50,6 +51,11 @@ class MicroBatchEngine:
 
     def input_gradient_tangent(self, theta: Floats, x: Floats, t: Floats, v: Floats) -> Floats:
         return self._image_gradient("input_gradient_tangent", {"theta": theta, "v": v}, {"x": x, "t": t})
+
+    def represent(self, x: Floats) -> Floats:
+        return np.concatenate(
+            [self._run(REPRESENTATION, (REPRESENTATION,), {"x": x[s]})[0].copy() for s in _micro_batches(len(x))]
+        )
 
     def _image_gradient(self, graph: str, weights: dict[str, Floats], batch: dict[str, Floats]) -> Floats:
         gradient = np.empty_like(batch["x"])

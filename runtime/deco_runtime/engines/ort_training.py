@@ -10,7 +10,7 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deco_runtime.engine import EXACT, Engine
+from deco_runtime.engine import EXACT, REPRESENTATION, Engine
 from deco_runtime.engines.portable import GRAPHS
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def unusable(bundle: Bundle | None) -> str | None:
 
 
 def load(folder: Path) -> Engine:
-    """Open the bundle's `ort_training/` gradient graphs; predictions and the exact derivative use the common ones."""
+    """Open the bundle's `ort_training/` gradient graphs; the others are the common ones."""
     from deco_runtime.engines._sessions import SessionEngine
 
     files = {graph: folder / "ort_training" / f"{graph}.onnx" for graph in GRAPHS}
-    files |= {graph: folder / "graphs" / f"{graph}.onnx" for graph in ("predict", EXACT)}
+    files |= {graph: folder / "graphs" / f"{graph}.onnx" for graph in ("predict", EXACT, REPRESENTATION)}
     return SessionEngine(NAME, files)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deco_runtime.engine import EXACT, Engine
+from deco_runtime.engine import EXACT, REPRESENTATION, Engine
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 NAME = "portable"
 PREFERENCE = 20  # no slower than ort-training where both ran, and not bound to a discontinued package
 
-GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT)
+GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT, REPRESENTATION)
 
 
 def unusable(bundle: Bundle | None) -> str | None:

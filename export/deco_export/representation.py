@@ -1,0 +1,189 @@
+"""What `deco+` regresses on: two layers of the pre-trained model, pooled, of the image and its mirror image, projected.
+
+The projection holds the principal axes of the labelled images, so that the regression's statistics stay small.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from deco_runtime.engine import REPRESENTATION
+from deco_runtime.regression import Statistics, add, scores, solve
+from deco_runtime.types import Floats, Ints
+from deco_runtime.vote import targets
+from onnx import TensorProto, helper
+
+from deco_export.forward import Forward
+
+GRID = 4
+"""A layer's map is averaged to at most this many positions each way."""
+SIZE = 960
+"""Most values of a representation: the second moments of so many are 1.8 MB of float32."""
+BATCH = 32
+
+Labelled = tuple[Floats, Ints]
+"""Images x (n, C, H, W) and their labels y (n,)."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """φ = (raw − mean)·axes. mean: (R,) float32. axes: (R, D) float32, D ≤ SIZE."""
+
+    mean: Floats
+    axes: Floats
+
+    @classmethod
+    def fit(cls, raw: Floats, layers: tuple[int, ...]) -> Projection:
+        """The principal axes of raw (n, R), in which each layer, of the sizes `layers`, counts by its own spread.
+
+        The first axis has a mean square of 1 over raw. D is also at most n − 1.
+        """
+        mean = raw.mean(axis=0)
+        centred = raw - mean
+        spreads = [part.std() + 1e-12 for part in np.split(centred, np.cumsum(layers)[:-1], axis=1)]
+        scale = np.repeat(1 / np.array(spreads), layers).astype(np.float32)
+        _, values, rows = np.linalg.svd(centred * scale, full_matrices=False)
+        count = min(SIZE, len(raw) - 1, raw.shape[1])
+        size = max(float(values[0]) / np.sqrt(len(raw)), 1e-12)
+        return cls(mean, np.ascontiguousarray((rows[:count] * scale / size).T.astype(np.float32)))
+
+
+@dataclass(frozen=True)
+class Regression:
+    """The graph x → representation (N, D), the statistics of the labelled images, and whether images are mirrored."""
+
+    model: onnx.ModelProto
+    statistics: Statistics
+    mirrored: bool
+
+
+def fit(fresh: Callable[[], Forward], theta: Floats, train: Labelled, validation: Labelled, classes: int) -> Regression:
+    """What `deco+` starts from. train, validation: x (n, C, H, W) and y (n,); both go into the statistics.
+
+    A mirrored photograph shows the same class, a mirrored digit does not. Which of the two these images are is seen
+    on the validation images; without any, images are not mirrored.
+    """
+    best = _fit(fresh, theta, train, classes, mirrored=False)
+    if len(validation[1]):
+        mirrored = _fit(fresh, theta, train, classes, mirrored=True)
+        best = max(best, mirrored, key=lambda each: _accuracy(each, validation))
+        phi = run(best.model, REPRESENTATION, validation[0])
+        best = replace(best, statistics=add(best.statistics, phi, one_hot(validation[1], classes)))
+    return best
+
+
+def _fit(fresh: Callable[[], Forward], theta: Floats, train: Labelled, classes: int, mirrored: bool) -> Regression:
+    x, y = train
+    raw_model, layers = raw_graph(fresh(), theta, mirrored)
+    raw = run(raw_model, "raw", x)
+    projection = Projection.fit(raw, layers)
+    phi = ((raw - projection.mean) @ projection.axes).astype(np.float32)
+    statistics = add(Statistics.zero(phi.shape[1], classes), phi, one_hot(y, classes))
+    return Regression(_projected(raw_model, projection), statistics, mirrored)
+
+
+def _accuracy(found: Regression, images: Labelled) -> float:
+    x, y = images
+    return float(np.mean(scores(solve(found.statistics), run(found.model, REPRESENTATION, x)).argmax(axis=1) == y))
+
+
+def one_hot(y: Ints, classes: int) -> Floats:
+    """(n, K) float32, of weight 1."""
+    return targets(y, np.ones(len(y), np.float32), classes)
+
+
+def raw_graph(f: Forward, theta: Floats, mirrored: bool) -> tuple[onnx.ModelProto, tuple[int, ...]]:
+    """x → raw (N, R): the features, and the input of the last convolution that reads the coarsest map; and their sizes.
+
+    mirrored: the sum of those of the image and of its mirror image, which is the same for both.
+    """
+    g = f.graph
+    _bake(f, theta)
+    layers = [f.features_name]
+    place = _coarsest_map(f)
+    if place is not None:
+        _, _, height, width = g.shape(place)
+        k = [max(1, int(height) // GRID), max(1, int(width) // GRID)]
+        layers.append(g.op("Flatten", g.op("AveragePool", place, kernel_shape=k, strides=k), axis=1))
+    raw = g.op("Concat", *layers, axis=1) if len(layers) > 1 else layers[0]
+    inputs = {"x": f.x_shape}
+    if mirrored:
+        first, second = g.op("Split", raw, outputs=2, axis=0, num_outputs=2)
+        raw = g.op("Add", first, second)
+        flipped = helper.make_node(
+            "Slice", ["x", g.integers([-1]), g.integers([-(2**31)]), g.integers([3]), g.integers([-1])], ["mirror"]
+        )
+        both = helper.make_node("Concat", ["x", "mirror"], ["both"], axis=0)
+        for node in g.nodes:
+            node.input[:] = ["both" if name == "x" else name for name in node.input]
+        g.nodes[:0] = [flipped, both]
+    g.nodes.append(helper.make_node("Identity", [raw], ["raw"]))
+    sizes = [f.features]
+    if place is not None:
+        _, channels, height, width = (int(d) if d != "N" else 0 for d in g.shape(place))
+        sizes.append(channels * (height // max(1, height // GRID)) * (width // max(1, width // GRID)))
+    return g.model(inputs, {"raw": ("N", sum(sizes))}, "raw"), tuple(sizes)
+
+
+def _coarsest_map(f: Forward) -> str | None:
+    """The input of the last convolution that reads a map of the fewest positions; None for a model without any."""
+    shapes = f.graph.shapes
+    read = [
+        node.input[0]
+        for node in f.graph.nodes
+        if node.op_type == "Conv" and node.input[0] != "x" and len(shapes.get(node.input[0], ())) == 4
+    ]
+    several = [name for name in read if int(shapes[name][2]) * int(shapes[name][3]) > 1]
+    return min(reversed(several), key=lambda name: int(shapes[name][2]) * int(shapes[name][3]), default=None)
+
+
+def _bake(f: Forward, theta: Floats) -> None:
+    """Constants in place of the input θ."""
+    split = next(node for node in f.graph.nodes if "theta" in node.input)
+    f.graph.nodes.remove(split)
+    for place, part in zip(f.parameters, split.output, strict=True):
+        f.graph.constants[part] = theta[place.slice]
+
+
+def _projected(raw: onnx.ModelProto, projection: Projection) -> onnx.ModelProto:
+    """The raw graph with the projection behind; the axes are kept as float16, half the file."""
+    model = onnx.ModelProto()
+    model.CopyFrom(raw)
+    graph = model.graph
+    graph.initializer.extend(
+        [
+            onnx.numpy_helper.from_array(projection.mean, "projection.mean"),
+            onnx.numpy_helper.from_array(projection.axes.astype(np.float16), "projection.axes16"),
+        ]
+    )
+    graph.node.extend(
+        [
+            helper.make_node("Cast", ["projection.axes16"], ["projection.axes"], to=TensorProto.FLOAT),
+            helper.make_node("Sub", ["raw", "projection.mean"], ["projection.centred"]),
+            helper.make_node("MatMul", ["projection.centred", "projection.axes"], ["representation"]),
+        ]
+    )
+    del graph.output[:]
+    graph.output.append(
+        helper.make_tensor_value_info("representation", TensorProto.FLOAT, ["N", projection.axes.shape[1]])
+    )
+    graph.name = "representation"
+    onnx.checker.check_model(model)
+    return model
+
+
+def run(model: onnx.ModelProto, output: str, x: Floats) -> Floats:
+    """One output of a graph whose only input is x, over images x (n, C, H, W)."""
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "graph.onnx"
+        onnx.save_model(model, file)
+        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        parts = [session.run([output], {"x": x[i : i + BATCH]})[0] for i in range(0, len(x), BATCH)]
+    return np.concatenate(parts)
