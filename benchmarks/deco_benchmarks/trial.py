@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from deco_export.data import Data, Images, pick
 from deco_export.export import Options, export, tool_versions
+from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import check_graphs, open_engine
@@ -112,6 +113,10 @@ def run_trial(
     def frozen(images: Images) -> scores.Score:
         return scores.score(lambda x: setup.engine.predict(setup.theta, x)[0], images, how, classes)
 
+    def right(held: CondensedBuffer) -> float:
+        """Share of a buffer's images that the pre-trained model takes for what they stand for."""
+        return float(np.mean(setup.engine.predict(setup.theta, held.x_syn)[0].argmax(axis=1) == held.y_syn))
+
     started = time.monotonic()
     first = frozen(test)
     if progress is None:
@@ -144,7 +149,7 @@ def run_trial(
         row.finish()
     final = score(test)
     curve.append({"frames": count * recipe.segment, "accuracy": final.accuracy})
-    buffer = row.buffer()
+    before, buffer = buffer, row.buffer()
     pictures |= {"after": to_pixels(buffer.x_syn, how), "y_after": buffer.y_syn}
     result = {
         "row": config.row,
@@ -161,6 +166,8 @@ def run_trial(
         "forgetting_per_class": dict(zip(bundle.classes, (progress.best - final.per_class).tolist(), strict=True)),
         "confusions_before": first.confusions(bundle.classes),
         "confusions_after": final.confusions(bundle.classes),
+        "buffer_right_before": right(before),
+        "buffer_right_after": right(buffer),
         "curve": curve,
         **scores.of_stream(reports),
         "seconds": time.monotonic() - started,
