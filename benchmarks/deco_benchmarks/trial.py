@@ -191,6 +191,7 @@ def _setup(config: Config, recipe: Recipe, bundle: Bundle, labelled: Images) -> 
         theta=bundle.weights(),
         condensed=bundle.buffer(),
         statistics=bundle.statistics(),
+        temperature=bundle.temperature(),
         x_labelled=normalise(labelled.pixels, bundle.preprocessing),
         y_labelled=labelled.labels,
         classes=len(bundle.classes),

@@ -150,7 +150,14 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         fresh, theta, _labelled(loaded.train, how), _labelled(loaded.validation, how), len(loaded.classes)
     )
     onnx.save_model(regression.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
-    np.savez(directory / "regression.npz", a=regression.statistics.a, b=regression.statistics.b)
+    x_held, y_held = _labelled(loaded.validation, how)
+    logits = engine.predict(theta, x_held)[0] if len(y_held) else np.zeros((0, len(loaded.classes)), np.float32)
+    np.savez(
+        directory / "regression.npz",
+        a=regression.statistics.a,
+        b=regression.statistics.b,
+        temperature=np.float32(pretrain.temperature(logits, y_held)),
+    )
     progress("choosing what deco+ regresses on", 1, 1)
 
     progress("checking every graph against torch", 0, 1)

@@ -95,6 +95,13 @@ class Bundle:
         b = self._array("regression.npz", "b", np.float32, (None, len(self.classes)))
         return Statistics(self._array("regression.npz", "a", np.float32, (len(b) * (len(b) + 1) // 2,)), b)
 
+    def temperature(self) -> float:
+        """T: softmax(logits / T) of the pre-trained model is as sure as it is right, on held-out images."""
+        value = float(self._array("regression.npz", "temperature", np.float32, ()))
+        if not 0 < value < np.inf:
+            raise self._broken("regression.npz", "a temperature above 0")
+        return value
+
     def labelled_pixels(self, name: str) -> tuple[Pixels, Ints]:
         """`guard.npz` or `demo/test.npz`: pixels (g, size, size, 3) uint8 and labels (g,) int64."""
         size = self.preprocessing.size

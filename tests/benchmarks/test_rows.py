@@ -40,6 +40,7 @@ def setup(ipc: int = 2, seed: int = 0, recipe: Recipe | None = None) -> Setup:
         theta=(0.3 * rng.standard_normal(36)).astype(np.float32),
         condensed=condensed,
         statistics=add(Statistics.zero(12, CLASSES), x.reshape(len(x), -1), np.eye(CLASSES, dtype=np.float32)[y]),
+        temperature=1.0,
         x_labelled=x,
         y_labelled=y,
         classes=CLASSES,

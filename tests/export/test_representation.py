@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from deco_export import forward, initialisers, models, representation  # noqa: E402
+from deco_export.pretrain import temperature  # noqa: E402
 from deco_runtime.regression import scores, solve  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -89,3 +90,13 @@ def test_mirroring_is_chosen_where_validation_images_gain_by_it() -> None:
     phi = representation.run(sides.model, "representation", same[60:])
     assert np.mean(scores(solve(sides.statistics), phi).argmax(axis=1) == y[60:]) > 0.7
     assert not representation.fit(fresh, theta, (told[:60], y[:60]), (told[:0], y[:0]), CLASSES).mirrored
+
+
+def test_the_temperature_makes_a_model_as_sure_as_it_is_right() -> None:
+    """Logits three times too large, of frames whose true posterior is softmax(z): T is 3, and 1 without labels."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, CLASSES, 4000)
+    z = 1.5 * (1.5 * np.eye(CLASSES)[y] + rng.standard_normal((4000, CLASSES)))  # exact for Gaussians at 1.5
+    found = temperature((3 * z).astype(np.float32), y)
+    assert found == pytest.approx(3, rel=0.1)
+    assert temperature(np.zeros((0, CLASSES), np.float32), y[:0]) == 1

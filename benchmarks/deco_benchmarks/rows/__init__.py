@@ -27,9 +27,9 @@ from deco_runtime.types import Floats, Ints, Segment
 class Setup:
     """What every row starts from.
 
-    theta: (P,) the pre-trained model. condensed: the bundle's initial buffer. statistics: those of the labelled images
-    that `deco+` starts from. x_labelled (n, C, H, W), y_labelled (n,): the labelled images the model was trained on.
-    ipc: images per class a buffer may hold.
+    theta: (P,) the pre-trained model. condensed: the bundle's initial buffer. statistics, temperature: those of the
+    bundle's regression and calibration, for `deco+`. x_labelled (n, C, H, W), y_labelled (n,): the labelled images the
+    model was trained on. ipc: images per class a buffer may hold.
     """
 
     engine: Engine
@@ -37,6 +37,7 @@ class Setup:
     theta: Floats
     condensed: CondensedBuffer
     statistics: Statistics
+    temperature: float
     x_labelled: Floats
     y_labelled: Ints
     classes: int

@@ -23,7 +23,7 @@ def make(setup: Setup) -> Row:
     """Starts from the bundle's statistics of the labelled images."""
     learner = setup.learner(Regression)
     assert isinstance(learner, Regression)
-    learner.statistics = setup.statistics
+    learner.temperature, learner.statistics = setup.temperature, setup.statistics
     learner.weights = solve(setup.statistics)
     return DecoPlus(learner)
 
@@ -32,6 +32,7 @@ class Regression(Learner):
     """Statistics of all frames so far, and W."""
 
     KEPT = None
+    temperature: float
     statistics: Statistics
     weights: Floats
 
@@ -41,7 +42,8 @@ class Regression(Learner):
     def learn(self, segment: Segment, check: Callable[[], None] = lambda: None) -> SegmentReport:
         """Every frame counts, shared among the classes by its posterior."""
         started = time.monotonic()
-        p = softmax(self.engine.predict(self.theta, segment.x)[0], axis=1).astype(np.float32)
+        logits = self.engine.predict(self.theta, segment.x)[0]
+        p = softmax(logits / self.temperature, axis=1).astype(np.float32)
         shares, t = posterior(p)
         self.statistics = add(self.statistics, self.engine.represent(segment.x), t)
         self.segments += 1
