@@ -12,7 +12,9 @@ from deco_runtime import sources
 from deco_runtime import state as states
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.engine import Engine, check_graphs, open_engine
+from deco_runtime.errors import BundleError
 from deco_runtime.events import EventLog
+from deco_runtime.golden import golden_check
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe
 from deco_runtime.run import Run
@@ -45,6 +47,8 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     bundle = open_bundle(options.bundle)
     engine = open_engine(bundle, options.engine)
     check_graphs(bundle, options.recipe)
+    if (complaint := golden_check(bundle, engine, options.learn)) is not None:
+        raise BundleError(complaint)
     view = View(f"{options.bundle.name} on {engine.name}")
     whole = options.bundle.resolve()
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")

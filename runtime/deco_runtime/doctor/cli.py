@@ -1,0 +1,87 @@
+"""deco-doctor: can this board run and learn, and what to do if not."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from deco_runtime.doctor import board, camera, disk, graphs, pieces
+from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
+from deco_runtime.terminal import exit_with
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    help="Directory made by deco-export: verify its files and run every learning graph of every engine here.",
+)
+@click.option(
+    "--camera",
+    "camera_value",
+    metavar="N|DEVICE|URL",
+    help="Look at the frames of a camera: 0 for the first one, its device such as /dev/video0, or a URL.",
+)
+@click.option(
+    "--seconds",
+    default=3.0,
+    show_default=True,
+    type=click.FloatRange(0.5, 60),
+    help="How long to look at the camera.",
+)
+@click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object instead of lines.")
+def command(bundle: Path | None, camera_value: str | None, seconds: float, json_wanted: bool) -> int:
+    """Tell whether this board can run and learn, and what to do if not.
+
+    Each package, graph and the camera is tried in a process of its own, so what crashes or hangs there is found, not
+    suffered. One line per finding, OK, WARN or FAIL, and a verdict; the exit code is 1 if anything failed.
+
+    \b
+    deco-doctor                               packages, memory, disk: before there is a bundle
+    deco-doctor --bundle bundle               and every graph, against the values it gave where it was exported
+    deco-doctor --bundle bundle --camera 0    and what the camera shows: before the first deco-run
+    deco-doctor --camera rtsp://10.0.0.7/live --seconds 10
+    deco-doctor --bundle bundle --json > board.json
+    """
+    found = []
+    for finding in examine(bundle, camera_value, seconds):
+        found.append(finding)
+        if not json_wanted:
+            click.echo(finding.line())
+    sentence = verdict(found, bundle is not None)
+    click.echo(as_json(found, sentence) if json_wanted else f"verdict: {sentence}")
+    return 0 if can_run(found) else 1
+
+
+def examine(bundle: Path | None, camera_value: str | None, seconds: float) -> Iterator[Finding]:
+    """All findings, in the order in which one thing needs the other."""
+    yield from board.findings()
+    broken: set[str] = set()
+    for finding in pieces.findings():
+        if finding.figures.get("imported") is False:
+            broken.add(finding.check)
+        yield finding
+    state, state_bytes = Path(), 0
+    if bundle is not None:
+        state = Path(os.path.realpath(bundle) + "-state")  # as deco-run has it, but also for what is no bundle
+        for finding in graphs.findings(bundle, broken):
+            state_bytes = finding.figures.get("state_bytes", state_bytes)
+            yield finding
+    yield from disk.findings(state, state_bytes)
+    if camera_value is not None:
+        yield from camera.findings(camera_value, seconds, broken)
+
+
+def main() -> None:
+    """Entry point: every DecoError becomes its sentence and exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the job's process too
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names and ° in whatever the board's locale is
+    sys.exit(exit_with(command))

@@ -1,0 +1,144 @@
+"""The bundle: every file's hash, then every graph of every engine here on its golden inputs."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from deco_runtime.doctor.child import Answer
+from deco_runtime.doctor.findings import Finding, Level
+from deco_runtime.doctor.process import Report, run_job
+
+BUNDLE_S = 120.0
+"""Seconds for reading and hashing the bundle."""
+GRAPH_S = 180.0
+"""Seconds for opening one graph and running it twice; OpenVINO compiles a large one for most of a minute on a board."""
+
+
+def findings(path: Path, broken: Collection[str]) -> Iterator[Finding]:
+    """Whether the bundle opens, then one finding per engine and graph. broken: modules that cannot be imported."""
+    lacking = sorted({"numpy", "cv2", "onnxruntime"} & set(broken))
+    if lacking:
+        yield Finding("WARN", "bundle", f"not tried, because it needs {' and '.join(lacking)}; mend that first")
+        return
+    report = run_job("bundle", BUNDLE_S, path=str(path))
+    if report.end != "done":
+        words = f"expected to open the bundle {path}, but that {report.words}; copy it again"
+        yield Finding("FAIL", "bundle", report.words if report.end == "refused" else words)
+        return
+    told = report.told
+    words = f"all {told['files']} files are as exported: {told['weights']} weights, {told['classes']} classes"
+    yield Finding("OK", "bundle", words, told)
+    if told["lacks"]:
+        yield Finding("OK", "bundle", f"without the graph {', '.join(told['lacks'])}, which only gradient=exact needs")
+    usable = [engine for engine in told["engines"] if engine not in broken]  # openvino is a module too
+    for engine in usable:
+        # The first is the one that deco-run takes by itself; without another one it goes on.
+        yield from _engine(path, engine, told["graphs"], "FAIL" if engine == usable[0] else "WARN")
+
+
+def _engine(path: Path, engine: str, graphs: list[str], broken: Level) -> Iterator[Finding]:
+    remaining = list(graphs)
+    while remaining:  # a graph that kills its process must not keep the others from being tried
+        report = run_job("graphs", GRAPH_S, path=str(path), engine=engine, graphs=remaining)
+        for answer in report.answers:
+            if "starting" not in answer:
+                yield _graph(engine, answer, broken)
+        if report.end == "done":
+            return
+        started = [answer["starting"] for answer in report.answers if "starting" in answer]
+        if not started:
+            words = report.words
+            if report.end != "refused":
+                words = f"expected to start --engine {engine}, but that {words}; {_advice(engine, report)}"
+            yield Finding(broken, f"engine {engine}", words)
+            return
+        words = f"expected the graph to run, but it {report.words}; {_advice(engine, report)}"
+        yield Finding(broken, _check(engine, started[-1]), report.words if report.end == "refused" else words)
+        remaining = remaining[remaining.index(started[-1]) + 1 :]
+
+
+def _graph(engine: str, told: dict[str, Any], broken: Level) -> Finding:
+    check = _check(engine, told["graph"])
+    if told.get("unchecked"):
+        words = "not tried, because this bundle has no golden values for it; export it again to have them"
+        return Finding("WARN", check, words)
+    figures = {key: told[key] for key in ("error", "l2", "first_seconds", "again_seconds", "images")}
+    error, l2 = told["error"], told["l2"]
+    if not told["agrees"]:
+        off = f"is off by {error:.1e}, in all by {l2:.1e}" if math.isfinite(error) else "gives what is not finite"
+        words = f"expected its golden values to within {told['tolerance']:g}, but it {off}; {_advice(engine)}"
+        return Finding(broken, check, words, figures)
+    kink = ""
+    if error > told["tolerance"]:
+        kink = f", a unit at a kink: {l2:.1e} in all, fine up to {told['kinked']:g}"
+    spent = f"{told['images']} images in {told['again_seconds'] * 1000:.3g} ms"
+    return Finding("OK", check, f"off by {error:.1e}{kink}; {spent}", figures)
+
+
+def _check(engine: str, graph: str) -> str:
+    return f"graph {graph} on {engine}"
+
+
+def _advice(engine: str, report: Report | None = None) -> str:
+    """What to do about an engine that computes wrongly or, as reported, not at all."""
+    if report is not None and report.died_of == getattr(signal, "SIGKILL", None):
+        return "memory has run out, so stop other programs, or export a smaller model"
+    package = "openvino" if engine == "openvino" else "onnxruntime"
+    other = ", or use --engine portable" if engine != "portable" else ""
+    return f"install another release of {package}{other}"
+
+
+def describe(answer: Answer, path: str) -> None:
+    """Job: open the bundle and say what there is to try. Raises BundleError.
+
+    engines: those usable here, the one that deco-run takes first. lacks: graphs that the bundle may lack, and does.
+    state_bytes: what learned state will take on the disk, each of up to three files.
+    """
+    from deco_runtime.bundle import open_bundle
+    from deco_runtime.engine import engines
+    from deco_runtime.golden import INPUTS
+
+    bundle = open_bundle(Path(path))
+    modules = sorted(engines().values(), key=lambda module: -module.PREFERENCE)
+    there = [graph for graph in INPUTS if f"graphs/{graph}.onnx" in bundle.files]
+    answer(
+        files=len(bundle.files),
+        classes=len(bundle.classes),
+        weights=bundle.weight_count,
+        engines=[module.NAME for module in modules if module.unusable(bundle) is None],
+        graphs=there,
+        lacks=[graph for graph in INPUTS if graph not in there],
+        state_bytes=bundle.weights().nbytes + 2 * bundle.buffer().x_syn.nbytes,
+    )
+
+
+def run_graphs(answer: Answer, path: str, engine: str, graphs: list[str]) -> None:
+    """Job: run these graphs on their golden inputs, one after the other, each announced before it starts."""
+    from deco_runtime.bundle import open_bundle
+    from deco_runtime.engine import open_engine
+    from deco_runtime.golden import KINKED, TOLERANCE, compare, read_golden
+
+    bundle = open_bundle(Path(path))
+    opened, theta = open_engine(bundle, engine), bundle.weights()
+    for graph in graphs:
+        answer(starting=graph)
+        golden = read_golden(bundle, graph)
+        if golden is None:
+            answer(graph=graph, unchecked=True)
+            continue
+        found = compare(opened, graph, theta, golden)
+        answer(
+            graph=graph,
+            error=found.error,
+            l2=found.l2,
+            agrees=found.agrees,
+            images=found.images,
+            first_seconds=found.first_s,
+            again_seconds=found.again_s,
+            tolerance=TOLERANCE,
+            kinked=KINKED,
+        )
