@@ -1,4 +1,4 @@
-"""deco-doctor as its users run it: packages that die on import, graphs that are wrong here, cameras without a picture."""
+"""deco-doctor as users run it: packages that die on import, graphs that are wrong here, cameras without a picture."""
 
 from __future__ import annotations
 
