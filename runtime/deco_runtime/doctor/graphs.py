@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import signal
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deco_runtime.doctor.child import Answer
 from deco_runtime.doctor.findings import Finding, Level
 from deco_runtime.doctor.process import Report, run_job
+
+if TYPE_CHECKING:
+    from deco_runtime.engine import Engine
+    from deco_runtime.types import Floats
 
 BUNDLE_S = 120.0
 """Seconds for reading and hashing the bundle."""
@@ -32,8 +37,9 @@ def findings(path: Path, broken: Collection[str]) -> Iterator[Finding]:
     told = report.told
     words = f"all {told['files']} files are as exported: {told['weights']} weights, {told['classes']} classes"
     yield Finding("OK", "bundle", words, told)
-    if told["lacks"]:
-        yield Finding("OK", "bundle", f"without the graph {', '.join(told['lacks'])}, which only gradient=exact needs")
+    for graph in told["lacks"]:
+        who = "gradient=exact" if graph == "input_gradient_tangent" else "deco+"
+        yield Finding("OK", "bundle", f"without the graph {graph}, which only {who} needs")
     usable = [engine for engine in told["engines"] if engine not in broken]  # openvino is a module too
     for engine in usable:
         # The first is the one that deco-run takes by itself; without another one it goes on.
@@ -66,6 +72,13 @@ def _graph(engine: str, told: dict[str, Any], broken: Level) -> Finding:
     if told.get("unchecked"):
         words = "not tried, because this bundle has no golden values for it; export it again to have them"
         return Finding("WARN", check, words)
+    spent = f"{told['images']} images in {_milliseconds(told['again_seconds'])}"
+    if "finite" in told:
+        figures = {key: told[key] for key in ("first_seconds", "again_seconds", "images")}
+        if told["finite"]:
+            return Finding("OK", check, f"runs, but no golden values say whether it is right; {spent}", figures)
+        words = f"expected finite values, but it gives others; {_advice(engine)}"
+        return Finding(broken, check, words, figures)
     figures = {key: told[key] for key in ("error", "l2", "first_seconds", "again_seconds", "images")}
     error, l2 = told["error"], told["l2"]
     if not told["agrees"]:
@@ -75,8 +88,11 @@ def _graph(engine: str, told: dict[str, Any], broken: Level) -> Finding:
     kink = ""
     if error > told["tolerance"]:
         kink = f", a unit at a kink: {l2:.1e} in all, fine up to {told['kinked']:g}"
-    spent = f"{told['images']} images in {told['again_seconds'] * 1000:.3g} ms"
     return Finding("OK", check, f"off by {error:.1e}{kink}; {spent}", figures)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.1 else f"{seconds * 1000:.3g} ms"
 
 
 def _check(engine: str, graph: str) -> str:
@@ -99,19 +115,20 @@ def describe(answer: Answer, path: str) -> None:
     state_bytes: what learned state will take on the disk, each of up to three files.
     """
     from deco_runtime.bundle import open_bundle
-    from deco_runtime.engine import engines
+    from deco_runtime.engine import REPRESENTATION, engines
     from deco_runtime.golden import INPUTS
 
     bundle = open_bundle(Path(path))
     modules = sorted(engines().values(), key=lambda module: -module.PREFERENCE)
-    there = [graph for graph in INPUTS if f"graphs/{graph}.onnx" in bundle.files]
+    known = (*INPUTS, REPRESENTATION)
+    there = [graph for graph in known if f"graphs/{graph}.onnx" in bundle.files]
     answer(
         files=len(bundle.files),
         classes=len(bundle.classes),
         weights=bundle.weight_count,
         engines=[module.NAME for module in modules if module.unusable(bundle) is None],
         graphs=there,
-        lacks=[graph for graph in INPUTS if graph not in there],
+        lacks=[graph for graph in known if graph not in there],
         state_bytes=bundle.weights().nbytes + 2 * bundle.buffer().x_syn.nbytes,
     )
 
@@ -119,16 +136,19 @@ def describe(answer: Answer, path: str) -> None:
 def run_graphs(answer: Answer, path: str, engine: str, graphs: list[str]) -> None:
     """Job: run these graphs on their golden inputs, one after the other, each announced before it starts."""
     from deco_runtime.bundle import open_bundle
-    from deco_runtime.engine import open_engine
+    from deco_runtime.engine import REPRESENTATION, open_engine
     from deco_runtime.golden import KINKED, TOLERANCE, compare, read_golden
 
     bundle = open_bundle(Path(path))
     opened, theta = open_engine(bundle, engine), bundle.weights()
     for graph in graphs:
         answer(starting=graph)
-        golden = read_golden(bundle, graph)
+        golden = read_golden(bundle, "predict" if graph == REPRESENTATION else graph)
         if golden is None:
             answer(graph=graph, unchecked=True)
+            continue
+        if graph == REPRESENTATION:
+            answer(graph=graph, images=len(golden["x"]), **_run_representation(opened, golden["x"]))
             continue
         found = compare(opened, graph, theta, golden)
         answer(
@@ -142,3 +162,15 @@ def run_graphs(answer: Answer, path: str, engine: str, graphs: list[str]) -> Non
             tolerance=TOLERANCE,
             kinked=KINKED,
         )
+
+
+def _run_representation(engine: Engine, x: Floats) -> dict[str, Any]:
+    """Its values are not those of torch but of the export itself, so the bundle has none to compare with."""
+    import numpy as np
+
+    seconds = []
+    for _ in range(2):
+        started = time.monotonic()
+        values = engine.represent(x)
+        seconds.append(time.monotonic() - started)
+    return {"finite": bool(np.isfinite(values).all()), "first_seconds": seconds[0], "again_seconds": seconds[1]}
