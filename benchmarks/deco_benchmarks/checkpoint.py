@@ -6,15 +6,13 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.learner import Learner, SegmentReport
+from deco_runtime.learner import SegmentReport
+from deco_runtime.state import COUNTS, LearnedState
 
 from deco_benchmarks.rows import Row
-
-COUNTS = ("segments", "since_retrain", "retrains", "dropped")
 
 
 @dataclass
@@ -73,18 +71,12 @@ def restore(path: Path, trial: str, row: Row, weather: np.random.Generator) -> P
             return None
         reports = [SegmentReport(**report) for report in meta["reports"]]
         progress = Progress(meta["curve"], arrays["best"], reports, meta["stages"], meta["seconds"])
-        _put_back(row.learner, arrays, meta, own)
+        buffer = CondensedBuffer(arrays["x_syn"], arrays["y_syn"], arrays["velocity"])
+        generator, counts = meta["generators"][0], meta["counts"]
+        LearnedState(trial, arrays["theta"], buffer, generator, counts, source="", position=0).restore(row.learner)
+        for name, value in own.items():
+            setattr(row.learner, name, value if value.ndim else value.item())
         weather.bit_generator.state = meta["generators"][1]
     except Exception:  # damaged, or of another version; numpy and zipfile raise a dozen kinds. The trial begins anew
         return None
     return progress
-
-
-def _put_back(it: Learner, arrays: dict[str, np.ndarray], meta: dict[str, Any], own: dict[str, np.ndarray]) -> None:
-    it.rng.bit_generator.state = meta["generators"][0]
-    it.theta = arrays["theta"]
-    it.buffer = CondensedBuffer(arrays["x_syn"], arrays["y_syn"], arrays["velocity"])
-    for name in COUNTS:
-        setattr(it, name, meta["counts"][name])
-    for name, value in own.items():
-        setattr(it, name, value if value.ndim else value.item())

@@ -44,8 +44,8 @@ def load(source: str, size: int, seed: int) -> Dataset:
 
     A folder without train/ and test/ is split 80/10/10 by the seed.
 
-    size: side of the images in pixels. Raises DataError for a folder that
-    cannot be used, or with unreadable images, since a result must not depend on which these are.
+    size: side of the images in pixels. Raises DataError for a folder that cannot be used, or with unreadable images,
+    since a result must not depend on which these are.
     """
     rng = np.random.default_rng(seed)
     if source == "digits":

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from deco_runtime.engine import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
+from deco_runtime.recipe import named, override
 from deco_runtime.terminal import exit_with, progress_bars
 
 
@@ -72,6 +73,7 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: s
     except ValueError as error:
         raise UsageError(f"expected --ipc as whole numbers such as 1,10, but found {ipc!r}") from error
     streams.parse(rest["stream"])
+    override(named("paper"), rest["settings"])
     dataset = datasets.name(data)
     if data != "digits":
         data = str(Path(data).absolute())  # another machine's workers start elsewhere

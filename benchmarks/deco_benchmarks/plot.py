@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from deco_runtime.recipe import Recipe
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from deco_benchmarks.table import ORDER, Result
+from deco_benchmarks.table import Result, grouped, rank
 
 Doubles = np.ndarray
 STUDIED = {"retrain_interval": "β, segments between updates", "threshold": "filter threshold M", "alpha": "α"}
@@ -99,22 +98,25 @@ def confusions(results: Sequence[Result]) -> Figure | None:
 
 def studies(results: Sequence[Result]) -> dict[str, Figure]:
     """One figure for each recipe value that was varied alone: kept share, label and model accuracy against it."""
-    varied: dict[tuple[Any, ...], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
-    for result in results:
-        changed = result["config"].get("settings", [])
-        if len(changed) <= 1:
-            key, _, value = changed[0].partition("=") if changed else ("", "", "")
-            varied[_where(result)][key].append({**result, "value": value})
+    few = [r for r in results if len(r["config"].get("settings", [])) <= 1]
+    varied = {where: grouped(group, _changed_key) for where, group in grouped(few, _where).items()}
     figures = {}
     for where, by_key in varied.items():
         for key in sorted(set(by_key) - {""}):
             default = getattr(Recipe(), key, None)
             if isinstance(default, float | int):
-                unchanged = [{**r, "value": str(default)} for r in by_key[""]]
                 rows = {r["row"] for r in by_key[key]}
-                trials = [*by_key[key], *(r for r in unchanged if r["row"] in rows)]
+                changed = [{**r, "value": float(r["config"]["settings"][0].partition("=")[2])} for r in by_key[key]]
+                unchanged = [{**r, "value": float(default)} for r in by_key.get("", []) if r["row"] in rows]
+                trials = [*changed, *unchanged]
                 figures["-".join(["study", key, *map(_plain, where)])] = _study(key, trials)
     return figures
+
+
+def _changed_key(result: Result) -> str:
+    """The one recipe value that was changed; "" for none."""
+    settings = result["config"].get("settings", [])
+    return str(settings[0].partition("=")[0]) if settings else ""
 
 
 def _study(key: str, results: Sequence[Result]) -> Figure:
@@ -126,8 +128,8 @@ def _study(key: str, results: Sequence[Result]) -> Figure:
     figure, panels = _panels(len(quantities))
     for (label, quantity), axes in zip(quantities.items(), panels, strict=True):
         for (row, ipc), trials in _cells(results).items():
-            values = sorted({float(t["value"]) for t in trials})
-            runs = [[quantity(t) for t in trials if float(t["value"]) == value] for value in values]
+            values = sorted({t["value"] for t in trials})
+            runs = [[quantity(t) for t in trials if t["value"] == value] for value in values]
             known = [[100 * q for q in run if q is not None] for run in runs]
             points = [(v, np.mean(k), np.std(k)) for v, k in zip(values, known, strict=True) if k]
             if points:
@@ -181,11 +183,8 @@ def _where(result: Result) -> tuple[Any, ...]:
 
 def _settings(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Results of the unchanged recipe, by what they share, as part of a file name."""
-    groups: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        if not result["config"].get("settings"):
-            groups["-".join(map(_plain, _where(result)))].append(result)
-    return groups
+    plain = [result for result in results if not result["config"].get("settings")]
+    return grouped(plain, lambda result: "-".join(map(_plain, _where(result))))
 
 
 def _plain(text: object) -> str:
@@ -194,17 +193,12 @@ def _plain(text: object) -> str:
 
 
 def _by_row(results: Iterable[Result]) -> dict[str, list[Result]]:
-    found: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        found[result["row"]].append(result)
-    return {row: found[row] for row in sorted(found, key=lambda r: (ORDER.index(r) if r in ORDER else len(ORDER), r))}
+    found = grouped(results, lambda result: result["row"])
+    return {row: found[row] for row in sorted(found, key=rank)}
 
 
 def _cells(results: Iterable[Result]) -> dict[tuple[str, int], list[Result]]:
-    found: dict[tuple[str, int], list[Result]] = defaultdict(list)
-    for result in results:
-        found[(result["row"], result["ipc"])].append(result)
-    return dict(found)
+    return grouped(results, lambda result: (result["row"], result["ipc"]))
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:

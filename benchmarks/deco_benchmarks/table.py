@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ Result = dict[str, Any]
 PER_CLASS = tuple(f"{name} (per class)" for name in ("Random", "FIFO", "Selective-BP"))
 ORDER = (
     *("Frozen", "Head", *paper.METHODS[:-1], *PER_CLASS),
-    *("DECO", "DECO-Inner", "DECO-Full", "DECO-Full (finite difference)", "Oracle", "Upper"),
+    *("DECO", "DECO-Inner", "DECO-Full", "DECO-Full (finite difference)", "DECO+", "Oracle", "Upper"),
 )
 REQUIRED = (
     "row", "dataset", "labelled", "ipc", "stream", "seed", "final_accuracy", "frozen_accuracy", "average_accuracy",
@@ -52,10 +52,20 @@ def tables(results: Iterable[Result]) -> str:
     Mean ± standard deviation over seeds, and the paper's number; a single seed has no deviation. The difference to the
     never-updated model is taken seed by seed.
     """
-    groups: dict[tuple[Any, ...], list[Result]] = defaultdict(list)
+    return "\n".join(_section(key, group) for key, group in sorted(grouped(results, _setting).items()))
+
+
+def grouped(results: Iterable[Result], by: Callable[[Result], Any]) -> dict[Any, list[Result]]:
+    """Results by what `by` says of each, in the order in which they come."""
+    groups: dict[Any, list[Result]] = defaultdict(list)
     for result in results:
-        groups[_setting(result)].append(result)
-    return "\n".join(_section(key, group) for key, group in sorted(groups.items()))
+        groups[by(result)].append(result)
+    return dict(groups)
+
+
+def rank(row: str) -> tuple[int, str]:
+    """Where a row stands in tables and legends, as a key to sort by."""
+    return (ORDER.index(row) if row in ORDER else len(ORDER)), row
 
 
 def _setting(result: Result) -> tuple[Any, ...]:
@@ -70,10 +80,8 @@ def _section(key: tuple[Any, ...], results: list[Result]) -> str:
     title = f"### {dataset}, {labelled:.0%} labelled, {stream}, preset {preset}"
     title += f", {changed}" if changed else ""
     title += ", scored on validation images" if scored == "validation" else ""
-    cells: dict[tuple[int, str], list[Result]] = defaultdict(list)
-    for result in results:
-        cells[(result["ipc"], result["row"])].append(result)
-    ordered = {cell: cells[cell] for cell in sorted(cells, key=lambda cell: (cell[0], _rank(cell[1])))}
+    cells = grouped(results, lambda result: (result["ipc"], result["row"]))
+    ordered = {cell: cells[cell] for cell in sorted(cells, key=lambda cell: (cell[0], rank(cell[1])))}
     parts = [title, f"Deviates from the paper: {'; '.join(deviations(results))}.", _accuracy(ordered), _time(ordered)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -141,10 +149,6 @@ def _time(cells: dict[tuple[int, str], list[Result]]) -> str:
         ratio = f"{(learn + retrain) / deco:.2f}" if deco else "–"
         lines.append(f"| {row} | {ipc} | {learn:.0f} | {retrain:.0f} | {ratio} | {_paper_time(cells[(ipc, row)][0])} |")
     return "\n".join(lines)
-
-
-def _rank(row: str) -> tuple[int, str]:
-    return next((i for i, name in enumerate(ORDER) if row == name), len(ORDER)), row
 
 
 def _spread(values: np.ndarray) -> str:

@@ -146,17 +146,14 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     )
 
     progress("choosing what deco+ regresses on", 0, 1)
-    regression = representation.fit(
-        fresh, theta, _labelled(loaded.train, how), _labelled(loaded.validation, how), len(loaded.classes)
-    )
+    held = _labelled(loaded.validation, how)
+    regression = representation.fit(fresh, theta, _labelled(loaded.train, how), held, len(loaded.classes))
     onnx.save_model(regression.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
-    x_held, y_held = _labelled(loaded.validation, how)
-    logits = engine.predict(theta, x_held)[0] if len(y_held) else np.zeros((0, len(loaded.classes)), np.float32)
     np.savez(
         directory / "regression.npz",
         a=regression.statistics.a,
         b=regression.statistics.b,
-        temperature=np.float32(pretrain.temperature(logits, y_held)),
+        temperature=np.float32(pretrain.temperature(lambda x: engine.predict(theta, x)[0], *held)),
     )
     progress("choosing what deco+ regresses on", 1, 1)
 

@@ -51,6 +51,13 @@ class Forward:
         """P, the length of θ."""
         return sum(p.size for p in self.parameters)
 
+    def bake(self, theta: np.ndarray) -> None:
+        """Put the weights θ (P,) into the graph, in place of the input."""
+        split = next(node for node in self.graph.nodes if "theta" in node.input)
+        self.graph.nodes.remove(split)
+        for place, part in zip(self.parameters, split.output, strict=True):
+            self.graph.constants[part] = theta[place.slice]
+
 
 def trace(model: nn.Module, places: Sequence[Parameter], image_size: int) -> Callable[[], Forward]:
     """Export the model once; each call of the result gives a fresh `Forward` to build a learning graph on.

@@ -40,10 +40,7 @@ def predict(f: Forward) -> onnx.ModelProto:
 
 def inference(f: Forward, theta: np.ndarray) -> onnx.ModelProto:
     """x → logits, features with the weights inside: for other runtimes and for looking at."""
-    split = next(node for node in f.graph.nodes if "theta" in node.input)
-    f.graph.nodes.remove(split)
-    for place, part in zip(f.parameters, split.output, strict=True):
-        f.graph.constants[part] = theta[place.slice]
+    f.bake(theta)
     f.graph.nodes.append(onnx.helper.make_node("Identity", [f.features_name], ["features"]))
     outputs = {"logits": ("N", f.classes), "features": ("N", f.features)}
     return f.graph.model({"x": f.x_shape}, outputs, "inference")

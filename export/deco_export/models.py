@@ -8,7 +8,7 @@ from importlib import import_module
 
 import deco_models
 import torch
-from deco_runtime.errors import UsageError
+from deco_runtime.errors import UsageError, first_line
 from torch import nn
 
 
@@ -35,7 +35,7 @@ def factory(name: str, classes: int, image_size: int, width: int | None, depth: 
         build = getattr(import_module(module_name), attribute)
     except Exception as error:  # a user's own module may fail in any way
         raise UsageError(
-            f"expected --model {name!r} to name a function that can be imported, but: {_first_line(error)}; "
+            f"expected --model {name!r} to name a function that can be imported, but: {first_line(error)}; "
             "is its package installed, or its folder on PYTHONPATH?"
         ) from error
     sizes = {k: v for k, v in (("width", width), ("depth", depth)) if v is not None}
@@ -53,10 +53,6 @@ def factory(name: str, classes: int, image_size: int, width: int | None, depth: 
             raise ValueError(f"it gives an output of shape {tuple(logits.shape)} for 2 images and {classes} classes")
     except Exception as error:
         raise UsageError(
-            f"expected --model {name} to build for these sizes, but: {_first_line(error)}; change them or the model"
+            f"expected --model {name} to build for these sizes, but: {first_line(error)}; change them or the model"
         ) from error
     return make
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -46,16 +46,15 @@ TEMPERATURES = np.geomspace(0.5, 10.0, 61)
 """Tried; a model that has fitted its training images is about twice as sure of others as it should be."""
 
 
-def temperature(logits: Floats, labels: Ints) -> float:
+def temperature(predict: Callable[[Floats], Floats], x: Floats, y: Ints) -> float:
     """T for which softmax(logits / T) gives held-out labels the highest likelihood (Guo et al. 2017); 1 without any.
 
-    logits: (n, K). labels: (n,).
+    predict: x (n, C, H, W) → logits (n, K). y: (n,).
     """
-    if not len(labels):
+    if not len(y):
         return 1.0
-    wide = torch.from_numpy(logits).double()
-    y = torch.from_numpy(labels)
-    losses = [float(nn.functional.cross_entropy(wide / t, y)) for t in TEMPERATURES]
+    wide = torch.from_numpy(predict(x)).double()
+    losses = [float(nn.functional.cross_entropy(wide / t, torch.from_numpy(y))) for t in TEMPERATURES]
     return float(TEMPERATURES[int(np.argmin(losses))])
 
 

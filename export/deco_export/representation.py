@@ -103,7 +103,7 @@ def raw_graph(f: Forward, theta: Floats, mirrored: bool) -> tuple[onnx.ModelProt
     mirrored: the sum of those of the image and of its mirror image, which is the same for both.
     """
     g = f.graph
-    _bake(f, theta)
+    f.bake(theta)
     layers = [f.features_name]
     place = _coarsest_map(f)
     if place is not None:
@@ -140,14 +140,6 @@ def _coarsest_map(f: Forward) -> str | None:
     ]
     several = [name for name in read if int(shapes[name][2]) * int(shapes[name][3]) > 1]
     return min(reversed(several), key=lambda name: int(shapes[name][2]) * int(shapes[name][3]), default=None)
-
-
-def _bake(f: Forward, theta: Floats) -> None:
-    """Constants in place of the input θ."""
-    split = next(node for node in f.graph.nodes if "theta" in node.input)
-    f.graph.nodes.remove(split)
-    for place, part in zip(f.parameters, split.output, strict=True):
-        f.graph.constants[part] = theta[place.slice]
 
 
 def _projected(raw: onnx.ModelProto, projection: Projection) -> onnx.ModelProto:

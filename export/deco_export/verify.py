@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from deco_runtime.errors import ExportError
+from deco_runtime.golden import KINKED, relative_error
 from torch import nn
 
 BATCHES = (1, 17, 2)
@@ -16,9 +17,6 @@ TOLERANCE = 1e-4
 """Largest allowed ‖found − torch‖∞ / ‖torch‖∞."""
 ATTEMPTS = 3
 """A unit within rounding of a ReLU's kink may fall on either side; other inputs then decide."""
-KINKED = 2e-2
-"""Largest allowed ‖found − torch‖₂ / ‖torch‖₂ of gradients where no attempt met TOLERANCE. Among millions of units some
-always sit at a kink, and each changes the gradient where it looks, by up to 0.01 in all at 224 pixels."""
 
 Values = dict[str, np.ndarray]
 
@@ -90,12 +88,6 @@ def run_graphs(files: dict[str, Path], theta: np.ndarray, inputs: Values) -> Val
         values = session.run(outputs, {i.name: given[i.name] for i in session.get_inputs()})
         found |= {name if output == "gradient" else output: v for output, v in zip(outputs, values, strict=True)}
     return found
-
-
-def relative_error(found: np.ndarray, expected: np.ndarray, order: float = np.inf) -> float:
-    """‖found − expected‖ / ‖expected‖, of the largest element or, at order 2, of all together."""
-    norm = float(np.linalg.norm((found - expected).ravel(), order))
-    return norm / max(float(np.linalg.norm(expected.ravel(), order)), 1e-30)
 
 
 def verify(

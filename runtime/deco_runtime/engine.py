@@ -14,7 +14,7 @@ from importlib import import_module, metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError
+from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError, first_line
 from deco_runtime.types import Floats
 
 if TYPE_CHECKING:
@@ -91,24 +91,26 @@ def engines() -> dict[str, EngineModule]:
     return found
 
 
+def by_preference(bundle: Bundle) -> dict[str, str | None]:
+    """Every engine's name, the one that "auto" prefers first, with why it cannot run the bundle here, or None."""
+    modules = sorted(engines().values(), key=lambda module: -module.PREFERENCE)
+    return {module.NAME: module.unusable(bundle) for module in modules}
+
+
 def open_engine(bundle: Bundle, name: str = "auto") -> Engine:
     """The engine `name`, or for "auto" the preferred one that is usable here.
 
     Raises RuntimeMissingError when the runtime it needs is absent, doubled or unfit, UsageError for an unknown name.
     """
     check_runtime()
-    known = engines()
+    known, reasons = engines(), by_preference(bundle)
     if name == "auto":
-        reasons = {}
-        for module in sorted(known.values(), key=lambda m: -m.PREFERENCE):
-            reason = module.unusable(bundle)
-            if reason is None:
-                return module.load(bundle.path)
-            reasons[module.NAME] = reason
-        raise RuntimeMissingError("; ".join(reasons.values()))
+        name = next((each for each, reason in reasons.items() if reason is None), "")
+        if not name:
+            raise RuntimeMissingError("; ".join(reason for reason in reasons.values() if reason))
     if name not in known:
         raise UsageError(f"expected --engine auto or one of {', '.join(sorted(known))}, but found {name!r}")
-    reason = known[name].unusable(bundle)
+    reason = reasons[name]
     if reason is not None:
         raise RuntimeMissingError(reason)
     return known[name].load(bundle.path)
@@ -144,7 +146,7 @@ def check_runtime() -> None:
         version = tuple(int(part) for part in found.split(".")[:2])
     except Exception as error:  # a broken or half-removed package raises anything
         raise RuntimeMissingError(
-            f"expected an onnxruntime that can be imported, but it fails with: {_line(error)}; "
+            f"expected an onnxruntime that can be imported, but it fails with: {first_line(error)}; "
             "reinstall it for this machine"
         ) from error
     if version < OLDEST_RUNTIME:
@@ -163,8 +165,3 @@ def runtime_packages() -> list[str]:
             with contextlib.suppress(KeyError, OSError):  # no METADATA: what an upgrade left behind, not a package
                 owners.add(package.metadata["Name"])
     return sorted(owners - {None})
-
-
-def _line(error: Exception) -> str:
-    """The first line of an error's message, or its kind if it has none."""
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -59,3 +59,8 @@ class ExportError(DecoError):
     """The model cannot be exported, or an exported graph disagrees with torch."""
 
     exit_code = 8
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -67,9 +67,9 @@ def posterior(p: Floats) -> tuple[Floats, Floats]:
     """Class shares π (K,) of a segment, and p(c | x, π) of each of its frames, (n, K): the soft vote of `deco+`.
 
     p: (n, K) float32, a model's probabilities, which assume classes in equal shares. They must be as sure as they are
-    right: an overconfident model outvotes the segment. Where a segment holds
-    few classes, frames that look like another are far more often mistaken than rare. Expectation maximisation finds
-    the shares that make the segment most likely: π ← mean_i of p_i ∘ π / ⟨p_i, π⟩ (Saerens et al. 2002).
+    right: an overconfident model outvotes the segment. Where a segment holds few classes, frames that look like another
+    are far more often mistaken than rare. Expectation maximisation finds the shares that make the segment most likely:
+    π ← mean_i of p_i ∘ π / ⟨p_i, π⟩ (Saerens et al. 2002).
     """
     shares = np.full(p.shape[1], 1 / p.shape[1])
     for _ in range(ROUNDS):

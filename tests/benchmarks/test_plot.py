@@ -12,27 +12,19 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from deco_benchmarks import plot
+from made_results import made_result
 
 
 def result(row: str, seed: int, final: float, settings: tuple[str, ...] = (), **more: object) -> dict[str, object]:
-    return {
-        "row": row,
-        "dataset": "cifar10",
-        "labelled": 0.1,
-        "ipc": 10,
-        "stream": "stc=500",
-        "seed": seed,
-        "final_accuracy": final,
+    drawn = {
         "kept": final / 2,
-        "pseudo_accuracy": None,
-        "curve": [{"frames": 0, "accuracy": 0.5}, {"frames": 1280, "accuracy": final}],
         "distances": [[0.2, 0.1], [], [0.4, 0.3]],
         "confusions_before": {"cat": [["dog", 7]], "dog": []},
         "confusions_after": {"cat": [["dog", 5]], "dog": [["cat", 2]]},
         "config": {"preset": "quick", "settings": list(settings)},
         "file": f"{row.lower()}-{seed}-{'-'.join(settings)}.json",
-        **more,
     }
+    return made_result(row, seed, final, frozen=0.5, **{**drawn, **more})
 
 
 def test_learning_curves_are_means_over_seeds() -> None:

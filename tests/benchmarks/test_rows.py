@@ -39,8 +39,10 @@ def setup(ipc: int = 2, seed: int = 0, recipe: Recipe | None = None) -> Setup:
         parameters=(Parameter("weight", (CLASSES, 12), 0, "normal", 0.0, 0.3),),
         theta=(0.3 * rng.standard_normal(36)).astype(np.float32),
         condensed=condensed,
-        statistics=add(Statistics.zero(12, CLASSES), x.reshape(len(x), -1), np.eye(CLASSES, dtype=np.float32)[y]),
-        temperature=1.0,
+        regression=lambda: (
+            add(Statistics.zero(12, CLASSES), x.reshape(len(x), -1), np.eye(3, dtype=np.float32)[y]),
+            1.0,
+        ),
         x_labelled=x,
         y_labelled=y,
         classes=CLASSES,

@@ -198,6 +198,7 @@ def test_the_table_of_a_sweep(swept: Path) -> None:
         (("run", "--rows", "Nonsense"), "expected --rows all or names among"),
         (("run", "--ipc", "ten"), "expected --ipc as whole numbers"),
         (("run", "--stream", "stc=zero", "--rows", "Frozen"), "stc"),
+        (("run", "--set", "alhpa=0", "--rows", "DECO"), "expected --set KEY=VALUE with KEY one of"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -12,28 +12,7 @@ pytest.importorskip("torch")
 
 from deco_benchmarks import paper
 from deco_benchmarks.table import read, tables
-
-
-def result(row: str, seed: int, final: float, frozen: float = 0.6, **more: object) -> dict[str, object]:
-    return {
-        "row": row,
-        "dataset": "cifar10",
-        "labelled": 0.1,
-        "ipc": 10,
-        "stream": "stc=500",
-        "seed": seed,
-        "final_accuracy": final,
-        "frozen_accuracy": frozen,
-        "average_accuracy": final,
-        "forgetting_per_class": {"cat": 0.0, "dog": 0.1},
-        "curve": [{"frames": 0, "accuracy": frozen}, {"frames": 1280, "accuracy": final}],
-        "distances": [[0.2, 0.1], []],
-        "seconds_by_stage": {"learn": 6.0, "retrain": 4.0},
-        "kept": 0.5,
-        "pseudo_accuracy": None,
-        "config": {"preset": "quick"},
-        **more,
-    }
+from made_results import made_result as result
 
 
 def write(folder: Path, *results: dict[str, object]) -> Path:

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from deco_runtime import device
 from deco_runtime.engine import threads
 
 FLAGS = (
@@ -32,19 +33,18 @@ def identify(root: Path = Path("/")) -> dict[str, Any]:
     name: device-tree model, else the processor's. memory_mib: of the machine. threads: cores this process may use.
     load: as `load` gives it; what else runs here makes every time longer.
     """
-    cpu = _cpu(_text(root / "proc/cpuinfo"))
-    tree = _text(root / "proc/device-tree/model") or _text(root / "sys/firmware/devicetree/base/model")
-    jetson = _text(root / "etc/nv_tegra_release").partition("\n")[0].strip("# ")
+    cpu = _cpu(device.read_text(root / "proc/cpuinfo"))
+    jetson = device.read_text(root / "etc/nv_tegra_release").partition("\n")[0].strip("# ")
     found = {
-        "name": tree or cpu["model"] or platform.processor() or platform.machine(),
+        "name": device.board_model(root) or cpu["model"] or platform.processor() or platform.machine(),
         "jetson": jetson,
         "processor": cpu["model"],
         "flags": cpu["flags"],
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
         "threads": threads(),
-        "memory_mib": _memory(_text(root / "proc/meminfo")),
-        "system": _system(_text(root / "etc/os-release")) or platform.system(),
+        "memory_mib": device.memory_mib(root).get("MemTotal"),
+        "system": _system(device.read_text(root / "etc/os-release")) or platform.system(),
         "kernel": platform.release(),
         "load": load(),
     }
@@ -70,19 +70,6 @@ def _cpu(text: str) -> dict[str, Any]:
     return {"model": model, "flags": [flag for flag in FLAGS if flag in have]}
 
 
-def _memory(text: str) -> int | None:
-    found = [line.split()[1] for line in text.splitlines() if line.startswith("MemTotal:")]
-    return int(found[0]) // 1024 if found else None
-
-
 def _system(text: str) -> str:
     found = [line.partition("=")[2].strip('"') for line in text.splitlines() if line.startswith("PRETTY_NAME=")]
     return found[0] if found else ""
-
-
-def _text(file: Path) -> str:
-    """The file's text; "" when it cannot be read. Device-tree strings end with a NUL."""
-    try:
-        return file.read_text("utf-8", "replace").strip("\0\n ")
-    except OSError:
-        return ""

@@ -10,7 +10,7 @@ import deco_runtime.prepare  # noqa: F401  (what deco-run loads: OpenCV, the sou
 from deco_runtime import state
 from deco_runtime.bundle import open_bundle
 from deco_runtime.device import peak_memory_mb
-from deco_runtime.engine import check_runtime, engines, open_engine
+from deco_runtime.engine import by_preference, check_runtime, open_engine
 
 from deco_benchmarks.bench.child import Progress
 
@@ -19,8 +19,7 @@ def usable_engines(path: Path, progress: Progress) -> dict[str, Any]:
     """Engines that can run the bundle here, the preferred one first, and why the others cannot."""
     check_runtime()
     bundle = open_bundle(path)
-    order = sorted(engines().values(), key=lambda module: -module.PREFERENCE)
-    reasons = {module.NAME: module.unusable(bundle) for module in order}
+    reasons = by_preference(bundle)
     return {
         "usable": [name for name, reason in reasons.items() if reason is None],
         "unusable": {name: reason for name, reason in reasons.items() if reason is not None},
@@ -34,7 +33,7 @@ def start(path: Path, progress: Progress, engine: str) -> dict[str, Any]:
     bundle = open_bundle(path)
     frame = np.zeros((1, *bundle.image_shape), np.float32)
     open_engine(bundle, engine).predict(bundle.weights(), frame)
-    return {"predicted": time.monotonic(), "peak_mib": peak_memory_mib()}
+    return {"predicted": time.monotonic(), "peak_mib": peak_memory_mb()}
 
 
 def memory(path: Path, progress: Progress, engine: str, scratch: str) -> dict[str, Any]:
@@ -47,17 +46,4 @@ def memory(path: Path, progress: Progress, engine: str, scratch: str) -> dict[st
     learner.learn(work.segment)
     learner.retrain()
     state.save(Path(scratch), state.LearnedState.of(learner, work.bundle, "deco-bench", 0))
-    return {"peak_mib": peak_memory_mib()}
-
-
-def peak_memory_mib() -> float | None:
-    """Largest resident memory of this program in MiB; None where the system does not say.
-
-    From /proc where there is one: getrusage's figure begins with that of the process that started this one.
-    """
-    try:
-        status = Path("/proc/self/status").read_text("ascii", "replace")
-    except OSError:
-        return peak_memory_mb()
-    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(found[0]) / 1024 if found else peak_memory_mb()
+    return {"peak_mib": peak_memory_mb()}

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from deco_runtime import device
+
 PI_FIRMWARE = {
     0: "under-voltage now",
     1: "frequency capped now",
@@ -32,12 +34,10 @@ def read_sensors(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _temperatures(root: Path) -> dict[str, float]:
-    zones = {}
-    for zone in sorted(root.glob("sys/class/thermal/thermal_zone*")):
-        value = _number(zone / "temp")
-        if value is not None:
-            zones[f"{zone.name.removeprefix('thermal_zone')} {_text(zone / 'type')}".strip()] = value / 1000
-    return zones
+    return {
+        f"{zone.removeprefix('thermal_zone')} {kind}".strip(): celsius
+        for zone, kind, celsius in device.thermal_zones(root)
+    }
 
 
 def _clocks(root: Path) -> dict[str, float]:
@@ -54,10 +54,10 @@ def _throttling(root: Path) -> dict[str, Any]:
         if counts:
             found[f"x86_{kind}_events"] = int(max(counts))
     devices = root.glob("sys/class/thermal/cooling_device*")
-    steps = [_number(d / "cur_state") for d in devices if "cpufreq" in _text(d / "type")]
+    steps = [_number(d / "cur_state") for d in devices if "cpufreq" in device.read_text(d / "type")]
     if any(step is not None for step in steps):
         found["cpu_cooling_steps"] = int(sum(step or 0 for step in steps))
-    firmware = _text(root / "sys/devices/platform/soc/soc:firmware/get_throttled")
+    firmware = device.read_text(root / "sys/devices/platform/soc/soc:firmware/get_throttled")
     if not firmware and root == Path("/") and shutil.which("vcgencmd"):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             command = subprocess.run(["vcgencmd", "get_throttled"], capture_output=True, text=True, timeout=5)
@@ -73,15 +73,8 @@ def pi_throttling(text: str) -> list[str]:
     return [words for bit, words in PI_FIRMWARE.items() if bits >> bit & 1]
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text("utf-8", "replace").strip()
-    except OSError:  # a sensor may be there and refuse to answer
-        return ""
-
-
 def _number(file: Path) -> float | None:
     try:
-        return float(_text(file))
+        return float(device.read_text(file))
     except ValueError:
         return None

@@ -13,6 +13,7 @@ import torch
 from deco_export import models
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.condense import TINY
+from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import threads
 from deco_runtime.errors import BundleError
 from deco_runtime.recipe import Recipe, named
@@ -21,7 +22,6 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, log_softmax
 
 from deco_benchmarks.bench.child import Progress
-from deco_benchmarks.bench.processes import peak_memory_mib
 
 
 def build(bundle: Bundle) -> nn.Module:
@@ -140,7 +140,7 @@ def start(path: Path, progress: Progress) -> dict[str, Any]:
     bundle = open_bundle(path)
     with torch.inference_mode():
         build(bundle)(torch.zeros(1, *bundle.image_shape))
-    return {"predicted": time.monotonic(), "peak_mib": peak_memory_mib()}
+    return {"predicted": time.monotonic(), "peak_mib": peak_memory_mb()}
 
 
 def memory(path: Path, progress: Progress) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def memory(path: Path, progress: Progress) -> dict[str, Any]:
     for _ in range(2):
         match_gradients(model, data)
     retrain(model, torch.from_numpy(buffer.x_syn), torch.from_numpy(buffer.y_syn), recipe, 1)
-    return {"peak_mib": peak_memory_mib()}
+    return {"peak_mib": peak_memory_mb()}
 
 
 def multiply_adds(model: nn.Module, image_shape: tuple[int, int, int]) -> int:

@@ -7,6 +7,7 @@ A module here whose name does not start with `_` defines NAME (as in tables), AB
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -27,17 +28,16 @@ from deco_runtime.types import Floats, Ints, Segment
 class Setup:
     """What every row starts from.
 
-    theta: (P,) the pre-trained model. condensed: the bundle's initial buffer. statistics, temperature: those of the
-    bundle's regression and calibration, for `deco+`. x_labelled (n, C, H, W), y_labelled (n,): the labelled images the
-    model was trained on. ipc: images per class a buffer may hold.
+    theta: (P,) the pre-trained model. condensed: the bundle's initial buffer. regression: reads the bundle's statistics
+    and temperature, for `deco+`; a bundle of an earlier version has none. x_labelled (n, C, H, W), y_labelled (n,): the
+    labelled images the model was trained on. ipc: images per class a buffer may hold.
     """
 
     engine: Engine
     parameters: tuple[Parameter, ...]
     theta: Floats
     condensed: CondensedBuffer
-    statistics: Statistics
-    temperature: float
+    regression: Callable[[], tuple[Statistics, float]]
     x_labelled: Floats
     y_labelled: Ints
     classes: int

@@ -23,8 +23,8 @@ def make(setup: Setup) -> Row:
     """Starts from the bundle's statistics of the labelled images."""
     learner = setup.learner(Regression)
     assert isinstance(learner, Regression)
-    learner.temperature, learner.statistics = setup.temperature, setup.statistics
-    learner.weights = solve(setup.statistics)
+    learner.statistics, learner.temperature = setup.regression()
+    learner.weights = solve(learner.statistics)
     return DecoPlus(learner)
 
 

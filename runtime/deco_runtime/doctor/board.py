@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from deco_runtime import device
 from deco_runtime.doctor.findings import Finding
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
@@ -21,7 +22,7 @@ HOT_C = 80.0
 def findings(root: Path = Path("/")) -> Iterator[Finding]:
     """What the interpreter and the files under root tell; what a board does not show is left out."""
     yield _python(sys.version_info[:3], sys.maxsize > 2**32)
-    model = _text(root / "proc/device-tree/model") or _text(root / "sys/firmware/devicetree/base/model")
+    model = device.board_model(root)
     yield Finding(
         "OK",
         "board",
@@ -30,7 +31,7 @@ def findings(root: Path = Path("/")) -> Iterator[Finding]:
         {"model": model or None, "machine": platform.machine()},
     )
     yield _cores()
-    yield from _memory(_text(root / "proc/meminfo"))
+    yield from _memory(device.memory_mib(root))
     yield from _temperature(root)
 
 
@@ -57,12 +58,10 @@ def _cores() -> Finding:
     return Finding("OK", "cores", f"{allowed} of {there} may be used{aside}", {"allowed": allowed, "there": there})
 
 
-def _memory(meminfo: str) -> Iterator[Finding]:
-    lines = (line.split() for line in meminfo.splitlines())
-    kib = {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
-    if "MemTotal" not in kib or "MemAvailable" not in kib:
+def _memory(mib: Mapping[str, int]) -> Iterator[Finding]:
+    if "MemTotal" not in mib or "MemAvailable" not in mib:
         return
-    total, free = kib["MemTotal"] // 1024, kib["MemAvailable"] // 1024
+    total, free = mib["MemTotal"], mib["MemAvailable"]
     figures = {"total_mib": total, "free_mib": free}
     if free < SCARCE_MIB:
         words = f"expected {SCARCE_MIB} MiB of free memory to learn in, but found {free} of {total} MiB; stop other "
@@ -73,11 +72,7 @@ def _memory(meminfo: str) -> Iterator[Finding]:
 
 def _temperature(root: Path) -> Iterator[Finding]:
     """The hottest thermal zone."""
-    zones = {}
-    for zone in root.glob("sys/class/thermal/thermal_zone*"):
-        text = _text(zone / "temp")
-        if text.lstrip("-").isdecimal():
-            zones[_text(zone / "type") or zone.name] = int(text) / 1000
+    zones = {kind or zone: celsius for zone, kind, celsius in device.thermal_zones(root)}
     if not zones:
         return
     name = max(zones, key=lambda zone: zones[zone])
@@ -88,11 +83,3 @@ def _temperature(root: Path) -> Iterator[Finding]:
         yield Finding("WARN", "temperature", words, {"celsius": zones})
     else:
         yield Finding("OK", "temperature", f"{zones[name]:.0f} °C at {name}", {"celsius": zones})
-
-
-def _text(file: Path) -> str:
-    """The file's text; "" when it cannot be read. Device-tree strings end with a NUL."""
-    try:
-        return file.read_text("utf-8", "replace").strip("\0\n ")
-    except OSError:
-        return ""

@@ -115,18 +115,17 @@ def describe(answer: Answer, path: str) -> None:
     state_bytes: what learned state will take on the disk, each of up to three files.
     """
     from deco_runtime.bundle import open_bundle
-    from deco_runtime.engine import REPRESENTATION, engines
+    from deco_runtime.engine import REPRESENTATION, by_preference
     from deco_runtime.golden import INPUTS
 
     bundle = open_bundle(Path(path))
-    modules = sorted(engines().values(), key=lambda module: -module.PREFERENCE)
     known = (*INPUTS, REPRESENTATION)
     there = [graph for graph in known if f"graphs/{graph}.onnx" in bundle.files]
     answer(
         files=len(bundle.files),
         classes=len(bundle.classes),
         weights=bundle.weight_count,
-        engines=[module.NAME for module in modules if module.unusable(bundle) is None],
+        engines=[name for name, reason in by_preference(bundle).items() if reason is None],
         graphs=there,
         lacks=[graph for graph in known if graph not in there],
         state_bytes=bundle.weights().nbytes + 2 * bundle.buffer().x_syn.nbytes,

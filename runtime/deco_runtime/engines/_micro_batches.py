@@ -1,44 +1,72 @@
-"""What all engines share: batches cut into micro-batches, and the sums of what each gives."""
+"""What all engines share: graphs opened when first used, and batches cut into micro-batches."""
 
 from __future__ import annotations
 
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from deco_runtime.engine import REPRESENTATION
+from deco_runtime.errors import BundleError, first_line
 from deco_runtime.types import Floats
 
 MICRO_BATCH = 8
 """Images per run of a graph: the gradient is a sum, and small batches stay in the cache and keep the memory small."""
 
 
-class Runner(Protocol):
-    """Runs one graph on at most MICRO_BATCH images."""
+class MicroBatchEngine(ABC):
+    """An `Engine` on a runtime that opens a graph's file and runs it; safe to call from several threads."""
 
-    def __call__(self, graph: str, outputs: tuple[str, ...], inputs: dict[str, Floats]) -> list[Floats]:
-        """Values of these outputs. The arrays may be overwritten by the next run in the same thread."""
-        ...
+    runtime: str
+    """Name and version of the runtime, for what is said of a graph that it cannot load."""
 
+    def __init__(self, name: str, graphs: dict[str, Path]) -> None:
+        """graphs: the file of each graph, whether it is there or not."""
+        self.name, self._graphs = name, graphs
+        self._open_graphs: dict[str, Any] = {}
+        self._opening = threading.Lock()
 
-class MicroBatchEngine:
-    """An `Engine` on a runner of the bundle's graphs; as safe to call from several threads as the runner is."""
+    @abstractmethod
+    def _open(self, graph: str, file: Path) -> Any:
+        """What the runtime makes of a graph's file; raises whatever it likes."""
 
-    def __init__(self, name: str, run: Runner) -> None:
-        self.name, self._run = name, run
+    @abstractmethod
+    def _run(self, graph: str, outputs: tuple[str, ...], inputs: dict[str, Floats]) -> list[Floats]:
+        """Values of these outputs for at most MICRO_BATCH images.
+
+        The arrays may be overwritten by the next run in the same thread.
+        """
+
+    def _opened(self, graph: str) -> Any:
+        """The open graph. Raises BundleError when the runtime cannot load it."""
+        with self._opening:
+            if graph not in self._open_graphs:
+                file = self._graphs[graph]
+                try:
+                    self._open_graphs[graph] = self._open(graph, file)
+                except Exception as error:  # the runtimes raise classes of their own, which differ between versions
+                    raise BundleError(
+                        f"expected a graph that {self.runtime} can load, but {file} fails with: {first_line(error)}; "
+                        "export the bundle again"
+                    ) from error
+            return self._open_graphs[graph]
 
     def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
         parts = []
         for s in _micro_batches(len(x)):
-            parts.append([value.copy() for value in self._run("predict", ("logits", "features"), _at(theta, x, s))])
+            values = self._run("predict", ("logits", "features"), {"theta": theta, "x": x[s]})
+            parts.append([value.copy() for value in values])
         logits, features = (np.concatenate(p) for p in zip(*parts, strict=True))
         return logits, features
 
     def weight_gradient(self, theta: Floats, x: Floats, t: Floats) -> tuple[float, Floats]:
         loss, gradient = 0.0, np.zeros_like(theta)
         for s in _micro_batches(len(x)):
-            part, g = self._run("weight_gradient", ("loss", "gradient"), {**_at(theta, x, s), "t": t[s]})
+            part, g = self._run("weight_gradient", ("loss", "gradient"), {"theta": theta, "x": x[s], "t": t[s]})
             loss += float(part)
             gradient += g
         return loss, gradient
@@ -63,10 +91,6 @@ class MicroBatchEngine:
             inputs = {**weights, **{name: value[s] for name, value in batch.items()}}
             gradient[s] = self._run(graph, ("gradient",), inputs)[0]
         return gradient
-
-
-def _at(theta: Floats, x: Floats, s: slice) -> dict[str, Floats]:
-    return {"theta": theta, "x": x[s]}
 
 
 def _micro_batches(n: int) -> Iterator[slice]:

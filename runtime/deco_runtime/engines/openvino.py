@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deco_runtime.engine import Engine
-from deco_runtime.engines.portable import GRAPHS
+from deco_runtime.engines.portable import files
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
@@ -30,4 +30,4 @@ def load(folder: Path) -> Engine:
     """Open the bundle's `graphs/`."""
     from deco_runtime.engines._compiled import CompiledEngine
 
-    return CompiledEngine(NAME, {graph: folder / "graphs" / f"{graph}.onnx" for graph in GRAPHS})
+    return CompiledEngine(NAME, files(folder))

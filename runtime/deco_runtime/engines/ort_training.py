@@ -10,14 +10,16 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deco_runtime.engine import EXACT, REPRESENTATION, Engine
-from deco_runtime.engines.portable import GRAPHS
+from deco_runtime.engine import Engine
+from deco_runtime.engines.portable import files
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
 
 NAME = "ort-training"
 PREFERENCE = 10
+
+OWN = ("weight_gradient", "input_gradient", "feature_gradient")
 
 
 def unusable(bundle: Bundle | None) -> str | None:
@@ -40,6 +42,5 @@ def load(folder: Path) -> Engine:
     """Open the bundle's `ort_training/` gradient graphs; the others are the common ones."""
     from deco_runtime.engines._sessions import SessionEngine
 
-    files = {graph: folder / "ort_training" / f"{graph}.onnx" for graph in GRAPHS}
-    files |= {graph: folder / "graphs" / f"{graph}.onnx" for graph in ("predict", EXACT, REPRESENTATION)}
-    return SessionEngine(NAME, files)
+    own = {graph: folder / "ort_training" / f"{graph}.onnx" for graph in OWN}
+    return SessionEngine(NAME, files(folder) | own)

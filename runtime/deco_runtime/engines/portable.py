@@ -25,5 +25,9 @@ def load(folder: Path) -> Engine:
     """Open the bundle's `graphs/`, each when first used."""
     from deco_runtime.engines._sessions import SessionEngine
 
-    files = {graph: folder / "graphs" / f"{graph}.onnx" for graph in GRAPHS}
-    return SessionEngine(NAME, files)
+    return SessionEngine(NAME, files(folder))
+
+
+def files(folder: Path) -> dict[str, Path]:
+    """Where the graphs lie in the bundle in `folder`."""
+    return {graph: folder / "graphs" / f"{graph}.onnx" for graph in GRAPHS}
