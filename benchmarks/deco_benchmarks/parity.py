@@ -23,6 +23,7 @@ import torch
 from deco_export import forward, graphs, initialisers, models, ort_artifacts, verify
 from deco_runtime.condense import match_gradients
 from deco_runtime.engines._sessions import SessionEngine
+from deco_runtime.golden import relative_error
 from deco_runtime.initialise import Parameter, draw_model
 from torch import nn
 
@@ -106,11 +107,11 @@ def measure(name: str) -> dict[str, Any]:
             expected = verify.reference(model, inputs)
             values = {engine: verify.run_graphs(paths, theta, inputs) for engine, paths in files.items()}
             for engine, got in values.items():
-                errors = {key: verify.relative_error(value, expected[key]) for key, value in got.items()}
+                errors = {key: relative_error(value, expected[key]) for key, value in got.items()}
                 result["against_torch"][f"{engine}, N = {n}"] = errors
             if "ort-training" in values:
                 a, b = values["ort-training"], values["portable"]
-                result["between_engines"][f"N = {n}"] = {key: verify.relative_error(a[key], b[key]) for key in a}
+                result["between_engines"][f"N = {n}"] = {key: relative_error(a[key], b[key]) for key in a}
         result["five_passes"] = {name: [] for name in (*found, "torch float32")}
         for seed in range(DRAWS):
             for engine, error in five_pass_errors(model, parameters, found, seed).items():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from deco_runtime.errors import DataError, first_line
 from deco_runtime.recipe import Recipe
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -76,7 +77,7 @@ def matching_loss(results: Sequence[Result]) -> Figure | None:
 
 def confusions(results: Sequence[Result]) -> Figure | None:
     """For each class what it is most often taken for, before the stream and after it, of DECO's first seed."""
-    found = [r for r in results if r["row"] == "DECO" and r.get("confusions_after")]
+    found = [r for r in results if r["row"] == "DECO" and {"confusions_before", "confusions_after"} <= r.keys()]
     if not found:
         return None
     trial = min(found, key=lambda r: (-r["ipc"], r["seed"]))
@@ -86,7 +87,7 @@ def confusions(results: Sequence[Result]) -> Figure | None:
         axes = figure.add_subplot(1, 2, number + 1)
         for place, name in enumerate(classes):
             left = 0
-            for other, count in trial[f"confusions_{when}"][name]:
+            for other, count in trial[f"confusions_{when}"].get(name, []):
                 axes.barh(place, count, left=left, color=f"C{list(trial['confusions_after']).index(other) % 10}")
                 axes.text(left + count / 2, place, other, ha="center", va="center", fontsize=6)
                 left += count
@@ -151,8 +152,13 @@ def buffers(results: Sequence[Result], folder: Path) -> dict[str, Figure]:
         file = folder / Path(trial["file"]).with_suffix(".npz").name
         if not file.exists():
             continue
-        with np.load(file, allow_pickle=False) as stored:
-            grids = {when: grid(stored[when], stored[f"y_{when}"]) for when in ("before", "after")}
+        try:
+            with np.load(file, allow_pickle=False) as stored:
+                grids = {when: grid(stored[when], stored[f"y_{when}"]) for when in ("before", "after")}
+        except Exception as error:  # numpy and zipfile raise a dozen kinds
+            raise DataError(
+                f"expected {file} to hold the buffer of a trial, but it cannot be drawn ({first_line(error)}); remove it"
+            ) from error
         figure = Figure(figsize=(10, 5))
         for number, (when, picture) in enumerate(grids.items()):
             axes = figure.add_subplot(1, 2, number + 1)

@@ -20,10 +20,56 @@ ORDER = (
     *("Frozen", "Head", *paper.METHODS[:-1], *PER_CLASS),
     *("DECO", "DECO-Inner", "DECO-Full", "DECO-Full (finite difference)", "DECO+", "Oracle", "Upper"),
 )
-REQUIRED = (
-    "row", "dataset", "labelled", "ipc", "stream", "seed", "final_accuracy", "frozen_accuracy", "average_accuracy",
-    "forgetting_per_class", "curve", "kept", "pseudo_accuracy", "distances", "seconds_by_stage", "config",
-)  # fmt: skip
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _share(value: Any) -> bool:
+    return value is None or _number(value)
+
+
+def _list_of(each: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(each, value))
+
+
+def _numbers_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_number, value.values()))
+
+
+def _point(value: Any) -> bool:
+    return _numbers_by_name(value) and {"frames", "accuracy"} <= value.keys()
+
+
+def _confusions(value: Any) -> bool:
+    """[class, count] pairs by class, of classes that are there."""
+    return isinstance(value, dict) and all(
+        isinstance(pairs, list)
+        and all(isinstance(p, list) and len(p) == 2 and p[0] in value and _number(p[1]) for p in pairs)
+        for pairs in value.values()
+    )
+
+
+def _config(value: Any) -> bool:
+    return isinstance(value, dict) and _text(value.get("preset", "")) and _list_of(_text)(value.get("settings", []))
+
+
+REQUIRED: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("row", "dataset", "stream"), _text),
+    **dict.fromkeys(("labelled", "ipc", "seed", "final_accuracy", "frozen_accuracy", "average_accuracy"), _number),
+    **dict.fromkeys(("kept", "pseudo_accuracy"), _share),
+    **dict.fromkeys(("forgetting_per_class", "seconds_by_stage"), _numbers_by_name),
+    "curve": _list_of(_point),
+    "distances": _list_of(_list_of(_number)),
+    "config": _config,
+}
+"""What tables and figures use of a result, and what each must be."""
+OPTIONAL: dict[str, Callable[[Any], bool]] = dict.fromkeys(("confusions_before", "confusions_after"), _confusions)
 
 
 def read(folder: Path) -> list[Result]:
@@ -36,10 +82,14 @@ def read(folder: Path) -> list[Result]:
         try:
             result = json.loads(path.read_text("utf-8"))
             missing = [key for key in REQUIRED if key not in result]
+            used = {} if missing else {**REQUIRED, **{key: fits for key, fits in OPTIONAL.items() if key in result}}
+            wrong = [key for key, fits in used.items() if not fits(result[key])]
         except (OSError, ValueError, TypeError) as error:
             raise DataError(f"expected {path} to be a trial's result, but it cannot be read; remove it") from error
         if missing:
             raise DataError(f"expected {path} to be a trial's result, but it lacks {missing[0]!r}; remove it")
+        if wrong:
+            raise DataError(f"expected {path} to be a trial's result, but its {wrong[0]!r} is none; remove it")
         results.append({**result, "file": path.name})
     if not results:
         raise DataError(f"expected result files in {folder}, but found none; make some with deco-eval run")

@@ -17,6 +17,7 @@ import torch
 from deco_runtime import bundle as bundles
 from deco_runtime.engine import EXACT, REPRESENTATION, check_runtime, engines
 from deco_runtime.errors import DecoError, ExportError, RuntimeMissingError, UsageError
+from deco_runtime.golden import relative_error
 from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.recipe import RECIPES
 
@@ -248,7 +249,7 @@ def _write_graphs(
 
 def _check_inference(file: Path, golden: verify.Values) -> None:
     found = verify.run_graphs({"inference": file}, np.zeros(0, np.float32), golden)
-    error = verify.relative_error(found["logits"], golden["logits"])
+    error = relative_error(found["logits"], golden["logits"])
     if error > verify.TOLERANCE:
         raise ExportError(
             f"expected inference.onnx to agree with torch, but it is off by {error:.1e}; please report it"

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from deco_benchmarks import plot
+from deco_runtime.errors import DataError
 from made_results import made_result
 
 
@@ -72,6 +73,13 @@ def test_a_grid_has_a_line_per_class() -> None:
     pixels = np.arange(4, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 2, 3), np.uint8)
     picture = plot.grid(pixels, np.array([1, 0, 1, 1]), most=2)
     assert picture[..., 0].tolist() == [[1, 1, 255, 255]] * 2 + [[0, 0, 2, 2]] * 2
+
+
+def test_a_damaged_buffer_is_named(tmp_path: Path) -> None:
+    trial = result("DECO", 0, 0.6)
+    (tmp_path / Path(str(trial["file"])).with_suffix(".npz")).write_bytes(b"PK nonsense")
+    with pytest.raises(DataError, match=r"expected .*\.npz to hold the buffer of a trial"):
+        plot.buffers([trial], tmp_path)
 
 
 def test_all_figures_are_files_that_can_be_read(tmp_path: Path) -> None:

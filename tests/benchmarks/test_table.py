@@ -68,6 +68,29 @@ def test_what_is_no_result_is_named(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"row": 3},
+        {"seed": {}},
+        {"labelled": "x"},
+        {"kept": "a"},
+        {"curve": None},
+        {"curve": [{"frames": 0}]},
+        {"distances": [[0.1], 7]},
+        {"seconds_by_stage": []},
+        {"forgetting_per_class": {"cat": None}},
+        {"confusions_after": {"cat": [["cow", 3]]}},
+        {"config": 3},
+        {"config": {"settings": [1]}},
+    ],
+)
+def test_a_value_of_another_kind_is_named(wrong: dict[str, object], tmp_path: Path) -> None:
+    write(tmp_path, {**result("DECO", 0, 0.5), **wrong})
+    with pytest.raises(DataError, match=rf"0\.json.*'{next(iter(wrong))}' is none"):
+        read(tmp_path)
+
+
 def test_the_papers_table_is_whole_and_deco_leads_it() -> None:
     """Its own claim: DECO is ahead of every baseline in each of the 32 settings."""
     assert len(paper.ACCURACY) == 32
