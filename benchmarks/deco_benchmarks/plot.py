@@ -157,7 +157,7 @@ def buffers(results: Sequence[Result], folder: Path) -> dict[str, Figure]:
                 grids = {when: grid(stored[when], stored[f"y_{when}"]) for when in ("before", "after")}
         except Exception as error:  # numpy and zipfile raise a dozen kinds
             raise DataError(
-                f"expected {file} to hold the buffer of a trial, but it cannot be drawn ({first_line(error)}); remove it"
+                f"expected {file} to hold the buffer of a trial, but: {first_line(error)}; remove it"
             ) from error
         figure = Figure(figsize=(10, 5))
         for number, (when, picture) in enumerate(grids.items()):
