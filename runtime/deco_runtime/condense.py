@@ -2,6 +2,7 @@
 
     gradient_distance   D(g_syn, g_real) and ∇_{g_syn} D                      eq:opt2, D
     match_gradients     ∇_{X'} D, by a central difference or exactly          eq:opt3, eq:opt4
+    match_features      in place of these: distribution matching              not in the paper
     contrastive_loss    L_cont and its gradient on the features               eq:contrast
     Condensation        one iteration: match, contrast, opt_S                 eq:final
     condense            the loop over l of Algorithm 1
@@ -69,6 +70,22 @@ def match_gradients(
     plus = engine.input_gradient(theta + step, x_syn, t_syn)  # pass 4: at θ̃⁺
     minus = engine.input_gradient(theta - step, x_syn, t_syn)  # pass 5: at θ̃⁻
     return distance, ((plus - minus) / (2 * ε)).astype(np.float32)
+
+
+def match_features(
+    engine: Engine, theta: Floats, x_syn: Floats, t_syn: Floats, x_real: Floats, t_real: Floats
+) -> tuple[float, Floats]:
+    """D = Σ_c ‖mean f(X') − mean f(X)‖² over the classes c of X', and ∇_{X'} D (Zhao & Bilen 2023, eq. 3).
+
+    f: the encoder at the random model θ̃ = theta. Means are weighted by t. In place of `match_gradients`: no weight
+    gradient, and the real images need a forward pass only. Shapes as there; every class of t_syn has frames in t_real.
+    """
+    z_syn, z_real = engine.predict(theta, x_syn)[1], engine.predict(theta, x_real)[1]
+    share_syn, share_real = (t / np.maximum(t.sum(axis=0), TINY) for t in (t_syn, t_real))  # of each class's mean
+    difference = share_syn.T @ z_syn - share_real.T @ z_real
+    difference[t_syn.sum(axis=0) == 0] = 0
+    u = (2 * share_syn @ difference).astype(np.float32)
+    return float(np.square(difference, dtype=np.float64).sum()), engine.feature_gradient(theta, x_syn, u)
 
 
 def contrastive_loss(
@@ -181,6 +198,8 @@ class Condensation:
 
     def _match(self, model: Floats, x_syn: Floats) -> tuple[float, Floats]:
         """D and ∇_{X'} D over the scope: all active classes at once, or each on its own."""
+        if self.recipe.matching == "distribution":
+            return match_features(self.engine, model, x_syn, self.t_syn, self.x_real, self.t_real)
         distance, gradient = 0.0, np.zeros_like(x_syn)
         for scope in self._scopes:
             syn, real = scope[self.y_syn], scope[self.y_real]

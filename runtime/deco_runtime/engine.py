@@ -60,7 +60,8 @@ REPRESENTATION = "representation"
 
 def check_graphs(bundle: Bundle, recipe: Recipe) -> None:
     """Raise BundleError where the recipe needs a graph that the bundle lacks."""
-    if recipe.gradient == "exact" and f"graphs/{EXACT}.onnx" not in bundle.files:
+    exact = recipe.matching == "gradient" and recipe.gradient == "exact"
+    if exact and f"graphs/{EXACT}.onnx" not in bundle.files:
         raise BundleError(
             f"expected a bundle with the graph {EXACT} for gradient=exact, but {bundle.path} was exported without it; "
             "export it again with this version, or use gradient=finite-difference"

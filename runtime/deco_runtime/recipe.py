@@ -11,6 +11,7 @@ from deco_runtime.errors import UsageError
 
 CHOICES = {
     "vote": ("filter", "relabel"),
+    "matching": ("gradient", "distribution"),
     "distance": ("cosine", "layerwise"),
     "scope": ("joint", "per-class"),
     "gradient": ("finite-difference", "exact"),
@@ -37,6 +38,9 @@ class Recipe:
     """M of eq:filter, as a fraction of the segment: a class is active when more frames than this vote for it."""
     iterations: int = 10
     """L, matching iterations per segment, each with a fresh random model."""
+    matching: str = "gradient"
+    """What the condensed images match: the paper's "gradient", or the mean features of each class, "distribution",
+    which distance, scope, gradient and epsilon have no part in."""
     distance: str = "cosine"
     """D: "cosine" over the whole gradient, "layerwise" summed over the tensors of the model."""
     scope: str = "joint"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -12,6 +14,7 @@ from deco_runtime.condense import (
     contrastive_loss,
     draw_negative_classes,
     gradient_distance,
+    match_features,
     match_gradients,
 )
 from deco_runtime.recipe import Recipe
@@ -107,6 +110,52 @@ class TestFivePasses:
         same, exact = match_gradients(engine, theta, x_syn, t_syn, x_real, t_real, 0.01, [slice(None)], exact=True)
         assert same == distance
         np.testing.assert_allclose(exact, expected, atol=1e-5 * np.abs(expected).max())
+
+
+class TestDistributionMatching:
+    @given(st.integers(0, 2**32 - 1))
+    @settings(max_examples=10, deadline=None)
+    def test_value_and_derivative(self, seed: int) -> None:
+        """LinearEngine's features are the image itself, so D is a sum over pixels that can be written down."""
+        rng = np.random.default_rng(seed)
+        x_syn, x_real = (rng.standard_normal((n, *SHAPE)) for n in (3, 6))
+        y_syn, y_real, w = np.array([0, 2, 2]), np.array([0, 2, 0, 2, 2, 1]), rng.uniform(0.2, 1, 6)
+        t_syn, t_real = np.eye(CLASSES)[y_syn], w[:, None] * np.eye(CLASSES)[y_real]
+
+        def literal(x: np.ndarray) -> float:
+            total = 0.0
+            for c in (0, 2):
+                mine = y_real == c
+                real = np.average(x_real[mine], axis=0, weights=w[mine])
+                total += np.sum((x[y_syn == c].mean(axis=0) - real) ** 2)
+            return total
+
+        given_arrays = (a.astype(np.float32) for a in (x_syn, t_syn, x_real, t_real))
+        theta = np.zeros(WEIGHTS, np.float32)
+        distance, gradient = match_features(LinearEngine(CLASSES), theta, *given_arrays)
+        assert distance == pytest.approx(literal(x_syn), rel=1e-5)
+        np.testing.assert_allclose(gradient, numerical_gradient(literal, x_syn), atol=1e-4)
+
+    def test_condensing_moves_the_images_towards_the_mean_of_their_class(self) -> None:
+        rng = np.random.default_rng(0)
+        buffer = CondensedBuffer.start(rng.standard_normal((4, *SHAPE)).astype(np.float32), np.array([0, 0, 1, 1]))
+        x_real, recipe = np.full((5, *SHAPE), 2, np.float32), Recipe(matching="distribution", alpha=0, iterations=60)
+        work = Condensation(
+            LinearEngine(CLASSES),
+            np.zeros(WEIGHTS, np.float32),
+            buffer,
+            x_real,
+            np.zeros(5, np.int64),
+            np.ones(5, np.float32),
+            CLASSES,
+            replace(recipe, synthetic_rate=0.1),
+            [],
+            rng,
+        )
+        done = condense(work, lambda: np.zeros(WEIGHTS, np.float32))
+        np.testing.assert_allclose(done.buffer.x_syn[:2].mean(axis=0), 2, atol=1e-3)
+        np.testing.assert_array_equal(done.buffer.x_syn[2:], buffer.x_syn[2:])
+        assert done.distances[-1] < 1e-3 * done.distances[0]
 
 
 class TestContrast:
