@@ -15,6 +15,7 @@ from deco_runtime.initialise import Parameter
 from onnx import numpy_helper
 from torch import nn
 
+from deco_export import fuse
 from deco_export.onnx_graph import OPSET, Graph, Shape, attributes
 
 
@@ -136,6 +137,7 @@ def _rebuild(proto: onnx.ModelProto, places: Sequence[Parameter], image_size: in
     whole = g.model({"theta": (sum(p.size for p in places),), "x": x_shape}, {"logits": g.shape("logits")}, "forward")
     _record_shapes(g, whole)
     _static_reshapes(g)
+    fuse.instance_norms(g)
     return Forward(g, places, x_shape, classes, features, "logits", last.input[0])
 
 

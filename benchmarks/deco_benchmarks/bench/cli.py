@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ def command() -> None:
     \b
     deco-bench run --bundle bundle --quick             a minute: is this board fast enough?
     deco-bench run --bundle bundle --out board.json    minutes: figures to keep
+    deco-bench counts --bundle bundle                  what it costs without a clock
     deco-bench compare before.json after.json          what became faster, what slower
     deco-bench boards benchmarks/boards > docs/boards.md
     """
@@ -113,6 +115,22 @@ def boards(folder: Path) -> None:
     deco-bench boards benchmarks/boards > docs/boards.md
     """
     click.echo(tables.boards(results.read_all(folder)))
+
+
+@command.command()
+@click.option("--bundle", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Made by deco-export.")
+def counts(bundle: Path) -> None:
+    """Print what a learning step costs without a clock: operators and bytes per graph, runs per segment and update.
+
+    JSON, the same wherever the same onnxruntime runs: compare two versions of a model or of deco-export with it.
+
+    \b
+    deco-bench counts --bundle bundle > counts.json
+    """
+    _check_modules(False)
+    from deco_benchmarks.bench.counts import measure  # not at the top: the other commands need no onnxruntime
+
+    click.echo(json.dumps(measure(bundle), indent=1))
 
 
 def _check_modules(against_torch: bool) -> None:
