@@ -51,7 +51,7 @@ def command() -> click.Command:
             default="auto",
             show_default=True,
             type=click.Choice(["auto", *sorted(engines())]),
-            help="Who does the arithmetic; auto takes portable, which every bundle and every onnxruntime has.",
+            help="Who does the arithmetic; auto times those that are installed, once, and takes the fastest.",
         ),
         click.Option(
             ["--recipe"],

@@ -73,7 +73,7 @@ class EngineModule(Protocol):
 
     NAME: str
     PREFERENCE: int
-    """`--engine auto` takes the usable engine with the highest."""
+    """"auto" takes the usable engine with the highest, where `choose` has not timed them."""
     unusable: Callable[[Bundle | None], str | None]
     """Why this engine cannot run the bundle here, or any bundle for None, as a sentence; None when it can."""
     load: Callable[[Path], Engine]

@@ -11,6 +11,7 @@ import numpy as np
 from deco_runtime import sources
 from deco_runtime import state as states
 from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.choose import fastest
 from deco_runtime.engine import Engine, check_graphs, open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.events import EventLog
@@ -45,13 +46,18 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     Raises the DecoError of whatever cannot be used.
     """
     bundle = open_bundle(options.bundle)
-    engine = open_engine(bundle, options.engine)
+    whole = options.bundle.resolve()
+    directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
+    name, choice = options.engine, None
+    if name == "auto" and options.learn:  # predictions alone are not worth the seconds of a timing
+        name, choice = fastest(options.bundle, directory)
+    engine = open_engine(bundle, name)
     check_graphs(bundle, options.recipe)
     if (complaint := golden_check(bundle, engine, options.learn)) is not None:
         raise BundleError(complaint)
     view = View(f"{options.bundle.name} on {engine.name}")
-    whole = options.bundle.resolve()
-    directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
+    if choice:
+        view.line(choice)
     learner = restored = None
     if options.learn:
         rng = np.random.default_rng(options.seed)

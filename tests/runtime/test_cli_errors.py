@@ -28,8 +28,9 @@ FEW = ("--set", "iterations=1", "--max-segments", "1")
 def deco_run(*arguments: str | Path, limit: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
     """deco-run in a process of its own."""
     path = os.pathsep.join([str(RUNTIME), *filter(None, [os.environ.get("PYTHONPATH")])])
+    engine = ("--engine", "portable") if "--bundle" in arguments else ()  # auto would time all engines in every test
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
+        [sys.executable, "-c", PROGRAM, *engine, *arguments],
         env={**os.environ, "PYTHONPATH": path, "COLUMNS": "120"},
         capture_output=True,
         text=True,

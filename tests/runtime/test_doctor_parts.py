@@ -18,10 +18,10 @@ import pytest
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.doctor import board, cli, disk, graphs, pieces
 from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
-from deco_runtime.doctor.process import Report
 from deco_runtime.engine import REPRESENTATION, open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.golden import INPUTS, golden_check
+from deco_runtime.process import Report
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
 OTHERS = ("openvino", "ort-training")
@@ -250,7 +250,18 @@ def test_deco_run_refuses_a_graph_that_is_wrong_here(arguments: list[str], code:
     with_golden(copy, weight_gradient=golden(copy, "weight_gradient") * np.float32(1.1))
     program = "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", program, "--bundle", copy, "--demo", "--max-segments", "1", *arguments],
+        [
+            sys.executable,
+            "-c",
+            program,
+            "--bundle",
+            copy,
+            "--engine",
+            "portable",
+            "--demo",
+            "--max-segments=1",
+            *arguments,
+        ],
         env={**os.environ, "PYTHONPATH": str(RUNTIME)},
         capture_output=True,
         text=True,

@@ -62,7 +62,7 @@ def deco_run(listener: Listener, bundle: Path, *more: str) -> Iterator[subproces
     recipe = ["segment=16", "retrain_interval=1", "retrain_epochs=100000", "iterations=2"]
     settings = [text for setting in recipe for text in ("--set", setting)]
     process = subprocess.Popen(
-        [*COMMAND, "--bundle", str(bundle), *settings, *more],
+        [*COMMAND, "--bundle", str(bundle), "--engine", "portable", *settings, *more],
         env={
             **os.environ,
             "NOTIFY_SOCKET": listener.socket.getsockname(),

@@ -25,7 +25,8 @@ VIDEOS = Path(__file__).parents[2].parent / "shared" / "data" / "videos"
 
 def arguments(bundle: Path, *more: str, recipe: list[str] = QUICK) -> list[str]:
     settings = [text for setting in recipe for text in ("--set", setting)]
-    return [*COMMAND, "--bundle", str(bundle), *settings, *more]
+    # Not auto, which would time all engines in every test's fresh state directory.
+    return [*COMMAND, "--bundle", str(bundle), "--engine", "portable", *settings, *more]
 
 
 def run(bundle: Path, *more: str, recipe: list[str] = QUICK, expect: int = 0) -> tuple[dict, str]:

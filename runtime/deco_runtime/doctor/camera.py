@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from deco_runtime.doctor.findings import Finding
-from deco_runtime.doctor.process import run_job
+from deco_runtime.process import run_job
 
 PATIENCE_S = 30.0
 """Silence allowed beyond the seconds asked for: the source itself gives up after 10 to open and 5 per frame."""

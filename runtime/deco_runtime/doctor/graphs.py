@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deco_runtime.doctor.child import Answer
+from deco_runtime.child import Answer
 from deco_runtime.doctor.findings import Finding, Level
-from deco_runtime.doctor.process import Report, run_job
+from deco_runtime.process import Report, run_job
 
 if TYPE_CHECKING:
     from deco_runtime.engine import Engine

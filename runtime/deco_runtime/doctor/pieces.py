@@ -12,9 +12,9 @@ from importlib import import_module, util
 from platform import machine
 from typing import Any
 
-from deco_runtime.doctor.child import Answer
+from deco_runtime.child import Answer
 from deco_runtime.doctor.findings import Finding, Level
-from deco_runtime.doctor.process import Report, run_job
+from deco_runtime.process import Report, run_job
 
 IMPORT_S = 60.0
 """Seconds an import may take: minutes would be a hang even from a slow card."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from deco_runtime import sources
-from deco_runtime.doctor.child import Answer
+from deco_runtime.child import Answer
 from deco_runtime.types import Pixels
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
 
 NAME = "openvino"
-PREFERENCE = 5  # taken when asked for: faster on the one machine measured, but its rounding is not ONNX Runtime's
+PREFERENCE = 5  # without a timing; its rounding is not ONNX Runtime's
 
 
 def unusable(bundle: Bundle | None) -> str | None:

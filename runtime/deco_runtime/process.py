@@ -43,7 +43,7 @@ class Report:
 def run_job(job: str, limit_s: float, **arguments: Any) -> Report:
     """Run a job of `child.JOBS` in a process of its own. limit_s: longest silence, in seconds, before it is killed."""
     # The same modules as here: -c and -m alike would put the current directory first, with whatever lies in it.
-    program = f"import sys; sys.path[:] = {sys.path!r}; from deco_runtime.doctor.child import main; main()"
+    program = f"import sys; sys.path[:] = {sys.path!r}; from deco_runtime.child import main; main()"
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             [sys.executable, "-c", program, job, json.dumps(arguments)],

@@ -18,6 +18,7 @@ JOBS = {
     "graphs": "deco_runtime.doctor.graphs:run_graphs",
     "camera": "deco_runtime.doctor.watch:watch",
     "disk": "deco_runtime.doctor.disk:write",
+    "engine": "deco_runtime.choose:time_engine",
 }
 
 

@@ -1,0 +1,113 @@
+"""Which engine auto takes: timed in real processes where there are two, which the device environment has not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deco_runtime import choose
+from deco_runtime.bundle import open_bundle
+from deco_runtime.choose import FILE, fastest
+from deco_runtime.engine import by_preference
+
+
+@pytest.fixture(scope="module")
+def usable(bundle_path: Path) -> list[str]:
+    return [name for name, reason in by_preference(open_bundle(bundle_path)).items() if reason is None]
+
+
+@pytest.fixture(scope="module")
+def timed(bundle_path: Path, usable: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state directory where the engines were timed."""
+    if len(usable) < 2:
+        pytest.skip(f"only {usable[0]} runs here, so there is nothing to choose")
+    directory = tmp_path_factory.mktemp("timed") / "state"
+    name, words = fastest(bundle_path, directory)
+    seconds = json.loads((directory / FILE).read_text("utf-8"))["seconds"]
+    assert sorted(seconds) == sorted(usable)
+    assert seconds[name] == min(s for s in seconds.values() if s is not None) > 0
+    assert words is not None
+    assert words.startswith(f"--engine auto takes {name}; a weight gradient of 16 images takes ")
+    return directory
+
+
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where an engine would be timed."""
+    monkeypatch.setattr(choose, "run_job", lambda *_, **__: pytest.fail("timed again"))
+
+
+def test_one_engine_needs_no_timing(
+    bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usable: list[str]
+) -> None:
+    untimed(monkeypatch)
+    monkeypatch.setattr(choose, "by_preference", lambda bundle: {usable[0]: None, "other": "not installed"})
+    assert fastest(bundle_path, tmp_path) == ("auto", None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_times_are_kept(bundle_path: Path, timed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    untimed(monkeypatch)
+    kept = json.loads((timed / FILE).read_text("utf-8"))
+    slowest = max(kept["seconds"], key=lambda name: kept["seconds"][name] or 0)
+    kept["seconds"] = {name: 1.5 if name == slowest else None for name in kept["seconds"]}
+    other = timed.with_name("other")
+    other.mkdir()
+    (other / FILE).write_text(json.dumps(kept), "utf-8")
+    name, words = fastest(bundle_path, other)
+    assert name == slowest
+    assert f"{slowest} 1.5e+03 ms" in words
+    assert words.count(" fails") == len(kept["seconds"]) - 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kept: json.dumps({**kept, "machine": {**kept["machine"], "threads": 99}}),
+        lambda kept: json.dumps({**kept, "seconds": {"portable": 1.0}}),
+        lambda kept: json.dumps({**kept, "seconds": dict.fromkeys(kept["seconds"], "soon")}),
+        lambda kept: json.dumps([kept]),
+        lambda kept: "{",
+        lambda kept: "[" * 100_000,
+        lambda kept: "",
+    ],
+    ids=["other-machine", "other-engines", "no-numbers", "list", "cut", "deep", "empty"],
+)
+def test_what_does_not_fit_is_timed_again(
+    change, bundle_path: Path, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = (timed / FILE).read_text("utf-8")
+    (tmp_path / FILE).write_text(change(json.loads(good)), "utf-8")
+    monkeypatch.setattr(choose, "_seconds", lambda path, name: 2.0)  # the real one ran for `timed`
+    fastest(bundle_path, tmp_path)
+    again = json.loads((tmp_path / FILE).read_text("utf-8"))
+    assert again["machine"] == json.loads(good)["machine"]
+    assert set(again["seconds"].values()) == {2.0}
+
+
+def test_engines_that_all_hang_leave_the_choice_to_preference(
+    bundle_path: Path, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "LIMIT_S", 0.01)
+    assert fastest(bundle_path, tmp_path) == ("auto", None)
+
+
+def test_a_place_that_cannot_be_written_does_not_matter(
+    bundle_path: Path, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "_seconds", lambda path, name: 2.0)
+    (tmp_path / "file").touch()
+    assert fastest(bundle_path, tmp_path / "file" / "state")[1] is not None
+
+
+def test_deco_run_takes_it_and_says_so(bundle_path: Path, timed: Path) -> None:
+    kept = json.loads((timed / FILE).read_text("utf-8"))["seconds"]
+    best = min((name for name in kept if kept[name] is not None), key=lambda name: kept[name])
+    program = "from deco_runtime.cli import main; main()"
+    command = [sys.executable, "-c", program, "--bundle", str(bundle_path), "--state", str(timed), "--demo"]
+    few = ["--set", "segment=16", "--set", "iterations=1", "--max-segments", "1"]
+    done = subprocess.run([*command, *few], capture_output=True, text=True, timeout=120, check=True)
+    assert f"--engine auto takes {best};" in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["engine"] == best
