@@ -15,7 +15,7 @@ import onnxruntime
 import torch
 from deco_export.onnx_graph import IR_VERSION, OPSET
 from deco_runtime.condense import match_gradients
-from deco_runtime.engine import Engine, open_engine, threads
+from deco_runtime.engine import EXACT, Engine, open_engine, threads
 from deco_runtime.retrain import retrain
 from deco_runtime.types import Floats
 from deco_runtime.vote import targets
@@ -24,6 +24,7 @@ from deco_benchmarks.bench import torch_side
 from deco_benchmarks.bench.child import Progress
 from deco_benchmarks.bench.timing import effort, milliseconds, quantity, stopwatch
 from deco_benchmarks.bench.workload import Work, open_work
+from deco_benchmarks.rows._loops import InnerLoop
 
 MICRO_BATCHES = (4, 8, 16, 32, 64)
 STOCK = "portable"
@@ -46,7 +47,7 @@ def measure(path: Path, progress: Progress, names: Sequence[str], quick: bool) -
     done = iter(range(10))
 
     def step() -> None:
-        progress("against torch", next(done), 4)
+        progress("against torch", next(done), 5)
 
     step()
     model = torch_side.build(work.bundle)
@@ -79,6 +80,8 @@ def measure(path: Path, progress: Progress, names: Sequence[str], quick: bool) -
     epochs = 1 if quick else max(1, work.recipe.retrain_epochs // how.rounds)
     updates = turns(_updates(work, engine, model, epochs), how.rounds)
     step()
+    segments = turns(_segments(work, engine), min(how.rounds, 3)) if f"graphs/{EXACT}.onnx" in work.bundle.files else {}
+    step()
     per_image = [seconds / len(x) for seconds in gemm["weight gradient"]]
     pairs = {
         "iteration_vs_torch_whole_batch": (times[best], times["torch whole batch"]),
@@ -87,9 +90,16 @@ def measure(path: Path, progress: Progress, names: Sequence[str], quick: bool) -
         "weight_gradient_vs_gemm": (per_image, ideal),
         "retrain_vs_torch": (updates["engine"], updates["torch"]),
     }
+    loops, missing = work.recipe.iterations, {}
+    full = [loops * seconds for seconds in segments.get("one of DECO-Full's loops", ())]
+    if segments:
+        pairs["segment_vs_deco_full"] = (segments["DECO"], full)
+    else:
+        missing["segment_vs_deco_full"] = f"not measured: the bundle lacks the graph {EXACT}"
     scale = work.recipe.retrain_epochs / epochs
     return {
         "best_engine": best,
+        "missing": missing,
         "ratios": {name: quantity(_ratios(a, b), "").to_json() for name, (a, b) in pairs.items()},
         "iteration": {name: milliseconds(seconds).to_json() for name, seconds in times.items()},
         "micro_batches": {str(size): 1e3 * seconds for size, seconds in micro.items()},
@@ -99,6 +109,11 @@ def measure(path: Path, progress: Progress, names: Sequence[str], quick: bool) -
         "gemm_multiply_adds_per_second": GEMM_SIDE**3 / float(np.median(gemm["gemm"])),
         "update": {side: quantity([scale * s for s in seconds], "s").to_json() for side, seconds in updates.items()},
         "update_epochs_per_turn": epochs,
+        "segment": {
+            side: quantity(seconds, "s").to_json()
+            for side, seconds in (("DECO", segments.get("DECO", [])), ("DECO-Full", full))
+            if seconds
+        },
     }
 
 
@@ -143,6 +158,18 @@ def _matching(work: Work) -> tuple[Floats, Floats, Floats, Floats]:
     t_syn = targets(buffer.y_syn[mine], np.ones(int(mine.sum()), np.float32), classes)
     t_real = targets(work.segment.pseudo, work.segment.confidence, classes)
     return buffer.x_syn[mine], t_syn, work.segment.x, t_real
+
+
+def _segments(work: Work, engine: Engine) -> dict[str, Call]:
+    """DECO's whole segment, and one of the L random models of DECO-Full, each matched L times with the exact order."""
+    deco = replace(work, engine=engine).learner()
+    recipe = replace(work.recipe, gradient="exact")
+    full = replace(work, engine=engine, recipe=recipe).kind_of(InnerLoop)
+    x, y, w = work.segment.x, work.segment.pseudo, work.segment.confidence
+    return {
+        "DECO": lambda: deco.learn(work.segment),
+        "one of DECO-Full's loops": lambda: full.inner_loop(full.begin(x, y, w), lambda: None),
+    }
 
 
 def _updates(work: Work, engine: Engine, model: Any, epochs: int) -> dict[str, Call]:

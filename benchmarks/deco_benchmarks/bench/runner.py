@@ -23,8 +23,6 @@ from deco_benchmarks.bench.result import KIND, SCHEMA, Json
 from deco_benchmarks.bench.timing import Quantity, effort, quantity
 
 TORCH = "torch"
-MISSING = {"segment_vs_deco_full": "not measured by this version of deco-bench"}
-"""Ratios that no run gives so far, and why."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ class Bench:
         peak, packages = self._run("torch-memory")["peak_mib"], sizes.installed([TORCH, *sizes.owners(["cv2"])])
         ours = {name: value["median"] for name, value in engines[best]["quantities"].items()}
         ratios = {name: value["median"] for name, value in found["ratios"].items()}
-        missing = dict(MISSING)
+        missing = dict(found["missing"])
         pairs = {
             "peak_memory_vs_torch": (ours.get("peak_memory_learning"), peak),
             "cold_start_vs_torch": (ours["start_up"], statistics.median(self._starts[TORCH])),
@@ -157,7 +155,8 @@ class Bench:
                 ratios[name] = a / b
             else:
                 missing[name] = "not measured: this system does not say"
-        details = {name: value for name, value in found.items() if name not in ("ratios", "started", "modules")}
+        apart = ("ratios", "missing", "started", "modules")
+        details = {name: value for name, value in found.items() if name not in apart}
         torch = {
             "ratios": found["ratios"],
             **details,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from deco_runtime.bundle import Bundle, open_bundle
@@ -11,6 +12,8 @@ from deco_runtime.engine import Engine, open_engine
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe, named
 from deco_runtime.types import Floats, Segment
+
+L = TypeVar("L", bound=Learner)
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,17 @@ class Work:
             iterations=iterations or self.recipe.iterations,
             retrain_epochs=epochs or self.recipe.retrain_epochs,
         )
-        return Learner(
+        return replace(self, recipe=recipe).kind_of(Learner)
+
+    def kind_of(self, kind: type[L]) -> L:
+        """A fresh learner of this kind."""
+        return kind(
             self.engine,
             self.bundle.parameters,
             self.bundle.weights(),
             self.bundle.buffer(),
             len(self.bundle.classes),
-            recipe,
+            self.recipe,
             np.random.default_rng(0),
         )
 
