@@ -15,7 +15,7 @@ from deco_export.export import Options, export, tool_versions
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.device import peak_memory_mb
-from deco_runtime.engine import check_graphs, open_engine
+from deco_runtime.engine import check_recipe, engines, open_engine
 from deco_runtime.preprocess import normalise
 from deco_runtime.recipe import Recipe, named, override
 from deco_runtime.types import Segment
@@ -51,6 +51,7 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
     path = folder / f"{config.dataset}-{config.preset}-labelled{config.labelled:g}-ipc{config.ipc}-seed{config.seed}"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
+        known, engine = engines(), config.engine  # the initial buffer needs fp32: it takes the finite difference
         options = Options(
             data=config.dataset,
             out=path,
@@ -63,7 +64,7 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
             epochs=preset.epochs,
             seed=config.seed,
             validation=VALIDATION_SHARE,
-            engine="portable" if config.engine == "auto" else config.engine,
+            engine=engine if engine in known and known[engine].PRECISION == "fp32" else "portable",
         )
         labelled, _, _ = split(dataset, config)
         held, rest = pick(labelled.labels, VALIDATION_SHARE, np.random.default_rng(config.seed))
@@ -91,9 +92,9 @@ def run_trial(
     """
     preset, recipe, bundle = PRESETS[config.preset], recipe_of(config), open_bundle(bundle_path)
     how, classes = bundle.preprocessing, len(bundle.classes)
-    check_graphs(bundle, recipe)
     labelled, stream_images, held_out = split(dataset, config)
     setup = _setup(config, recipe, bundle, labelled)
+    check_recipe(bundle, setup.engine, recipe)
     row: Row = rows()[config.row].make(setup)
     buffer = row.buffer()
     pictures: dict[str, np.ndarray] = {"before": to_pixels(buffer.x_syn, how), "y_before": buffer.y_syn}

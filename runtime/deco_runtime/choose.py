@@ -29,15 +29,15 @@ LIMIT_S = 120.0
 """Longest silence of a timed engine; a board may take half a minute to load one."""
 
 
-def fastest(path: Path, directory: Path) -> tuple[str, str | None]:
-    """The engine to take for the bundle at `path`, and a sentence about the choice, None where there was none.
+def fastest(path: Path, directory: Path, precision: str = "fp32") -> tuple[str, str | None]:
+    """The engine of this precision to take for the bundle at `path`, and a sentence about the choice, if there was one.
 
     Each usable engine computes the same weight gradient in a process of its own; one that dies, hangs or is off its
     golden values is not taken. The times are kept in the state `directory`, and taken again for other hardware,
     runtimes or bundles only.
     """
     bundle = open_bundle(path)
-    usable = [name for name, reason in by_preference(bundle).items() if reason is None]
+    usable = [name for name, reason in by_preference(bundle, precision).items() if reason is None]
     if len(usable) < 2:
         return "auto", None
     machine = _machine(bundle.hash)

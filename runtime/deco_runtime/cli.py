@@ -17,7 +17,7 @@ import click
 
 from deco_runtime import recipe as recipes
 from deco_runtime import sources
-from deco_runtime.engine import engines
+from deco_runtime.engine import PRECISIONS, engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.service import install_service
 from deco_runtime.terminal import exit_with
@@ -52,6 +52,13 @@ def command() -> click.Command:
             show_default=True,
             type=click.Choice(["auto", *sorted(engines())]),
             help="Who does the arithmetic; auto times those that are installed, once, and takes the fastest.",
+        ),
+        click.Option(
+            ["--precision"],
+            default="fp32",
+            show_default=True,
+            type=click.Choice(PRECISIONS),
+            help="Of the gradients. bf16 and fp16 need OpenVINO, --set gradient=exact and a processor that has them.",
         ),
         click.Option(
             ["--recipe"],
@@ -123,6 +130,7 @@ def deco_run(
     bundle: Path,
     state: Path | None,
     engine: str,
+    precision: str,
     recipe: str,
     settings: tuple[str, ...],
     max_segments: int | None,
@@ -139,6 +147,10 @@ def deco_run(
     if len(given) != 1:
         names = ", ".join(f"--{name}" for name in sorted(source_values))
         raise UsageError(f"expected exactly one of {names}, but found {len(given)}; say where the frames come from")
+    if precision != "fp32" and engine != "auto":
+        raise UsageError(
+            f"expected --engine auto beside --precision {precision}, but found --engine {engine}; leave one of them out"
+        )
     if util.find_spec("cv2") is None:
         raise RuntimeMissingError(
             "expected OpenCV for capture, but found no module cv2; install 'deco-edge[device]' or the board's own"
@@ -149,6 +161,7 @@ def deco_run(
         bundle=bundle,
         state=state,
         engine=engine,
+        precision=precision,
         recipe=chosen,
         max_segments=max_segments,
         test=test,

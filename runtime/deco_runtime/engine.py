@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """What the learner needs of a runtime. All arrays float32; N ≥ 1 is free in every call."""
+    """What the learner needs of a runtime. All arrays float32; N ≥ 1 is free in every call.
+
+    precision: what the gradients are computed in, one of PRECISIONS.
+    """
 
     name: str
+    precision: str
 
     def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
         """θ (P,), x (N, C, H, W) → logits (N, K), features (N, F): the deployed model and its encoder f_θ."""
@@ -58,8 +62,17 @@ REPRESENTATION = "representation"
 """The graph of `deco+`, which a bundle of an earlier version lacks."""
 
 
-def check_graphs(bundle: Bundle, recipe: Recipe) -> None:
-    """Raise BundleError where the recipe needs a graph that the bundle lacks."""
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+
+def check_recipe(bundle: Bundle, engine: Engine, recipe: Recipe) -> None:
+    """Raise BundleError where the recipe needs a graph that the bundle lacks, UsageError where the engine is not
+    precise enough for it."""
+    if engine.precision != "fp32" and recipe.matching == "gradient" and recipe.gradient == "finite-difference":
+        raise UsageError(
+            f"expected gradients in fp32 for gradient=finite-difference, which divides their rounding by 2ε, but "
+            f"--engine {engine.name} computes in {engine.precision}; add --set gradient=exact"
+        )
     exact = recipe.matching == "gradient" and recipe.gradient == "exact"
     if exact and f"graphs/{EXACT}.onnx" not in bundle.files:
         raise BundleError(
@@ -72,6 +85,7 @@ class EngineModule(Protocol):
     """What a file in `engines/` defines; adding an engine is adding such a file."""
 
     NAME: str
+    PRECISION: str
     PREFERENCE: int
     """"auto" takes the usable engine with the highest, where `choose` has not timed them."""
     unusable: Callable[[Bundle | None], str | None]
@@ -92,26 +106,28 @@ def engines() -> dict[str, EngineModule]:
     return found
 
 
-def by_preference(bundle: Bundle) -> dict[str, str | None]:
-    """Every engine's name, the one that "auto" prefers first, with why it cannot run the bundle here, or None."""
+def by_preference(bundle: Bundle, precision: str = "fp32") -> dict[str, str | None]:
+    """Names of all engines of this precision, the one that "auto" prefers first, with why it cannot run the bundle
+    here, or None."""
     modules = sorted(engines().values(), key=lambda module: -module.PREFERENCE)
-    return {module.NAME: module.unusable(bundle) for module in modules}
+    return {module.NAME: module.unusable(bundle) for module in modules if precision == module.PRECISION}
 
 
-def open_engine(bundle: Bundle, name: str = "auto") -> Engine:
-    """The engine `name`, or for "auto" the preferred one that is usable here.
+def open_engine(bundle: Bundle, name: str = "auto", precision: str = "fp32") -> Engine:
+    """The engine `name`, or for "auto" the preferred one of this precision that is usable here.
 
     Raises RuntimeMissingError when the runtime it needs is absent, doubled or unfit, UsageError for an unknown name.
     """
     check_runtime()
-    known, reasons = engines(), by_preference(bundle)
+    known = engines()
     if name == "auto":
+        reasons = by_preference(bundle, precision)
         name = next((each for each, reason in reasons.items() if reason is None), "")
         if not name:
             raise RuntimeMissingError("; ".join(reason for reason in reasons.values() if reason))
     if name not in known:
         raise UsageError(f"expected --engine auto or one of {', '.join(sorted(known))}, but found {name!r}")
-    reason = reasons[name]
+    reason = known[name].unusable(bundle)
     if reason is not None:
         raise RuntimeMissingError(reason)
     return known[name].load(bundle.path)

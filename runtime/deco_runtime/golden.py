@@ -21,6 +21,10 @@ KINKED = 2e-2
 millions of units some always sit within rounding of a ReLU's kink, where either side is right, and each changes the
 gradient where it looks, by up to 0.01 in all at 224 pixels."""
 
+REDUCED = 0.2
+"""Largest allowed ‖found − expected‖₂ / ‖expected‖₂ of gradients in bf16 or fp16: with 8 bits of a mantissa a tenth is
+usual for a trained model of three layers, while a wrong kernel is off by the whole."""
+
 INPUTS = {
     "predict": ("x",),
     "weight_gradient": ("x", "t"),
@@ -133,7 +137,8 @@ def compare(engine: Engine, graph: str, theta: Floats, golden: dict[str, Floats]
     for name, value in zip(OUTPUTS[graph], values, strict=True):
         error, l2 = (relative_error(np.asarray(value), golden[name], order) for order in (np.inf, 2))
         errors.append((error, l2))
-        agree &= error <= TOLERANCE or ("gradient" in name and l2 <= KINKED)
+        allowed = KINKED if engine.precision == "fp32" else REDUCED
+        agree &= error <= TOLERANCE or ("gradient" in name and l2 <= allowed)
     worst = np.max(np.array(errors), axis=0)  # not max(): NaN must win
     return Comparison(graph, float(worst[0]), float(worst[1]), agree, len(golden["x"]), first_s, again_s)
 

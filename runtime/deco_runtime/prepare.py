@@ -12,7 +12,7 @@ from deco_runtime import sources
 from deco_runtime import state as states
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.choose import fastest
-from deco_runtime.engine import Engine, check_graphs, open_engine
+from deco_runtime.engine import Engine, check_recipe, open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.events import EventLog
 from deco_runtime.golden import golden_check
@@ -30,6 +30,7 @@ class Options:
     bundle: Path
     state: Path | None
     engine: str
+    precision: str
     recipe: Recipe
     max_segments: int | None
     test: Path | None
@@ -50,9 +51,9 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
     name, choice = options.engine, None
     if name == "auto" and options.learn:  # predictions alone are not worth the seconds of a timing
-        name, choice = fastest(options.bundle, directory)
-    engine = open_engine(bundle, name)
-    check_graphs(bundle, options.recipe)
+        name, choice = fastest(options.bundle, directory, options.precision)
+    engine = open_engine(bundle, name, options.precision)
+    check_recipe(bundle, engine, options.recipe)
     if (complaint := golden_check(bundle, engine, options.learn)) is not None:
         raise BundleError(complaint)
     view = View(f"{options.bundle.name} on {engine.name}")

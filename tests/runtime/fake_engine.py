@@ -13,7 +13,7 @@ class LinearEngine:
     Sums are taken in float64 and rounded to float32 once, at the end.
     """
 
-    name = "linear"
+    name, precision = "linear", "fp32"
 
     def __init__(self, classes: int) -> None:
         """classes: K; D follows from the images."""

@@ -83,6 +83,13 @@ def learned(path: Path, directory: Path, bundle: str | None = None) -> None:
     )
 
 
+def test_precision(bundle_path: Path, tmp_path: Path) -> None:
+    run = ("--bundle", bundle_path, "--state", tmp_path / "s", "--demo", "--precision", "bf16")
+    refused(2, "expected --engine auto beside --precision bf16, but found --engine portable; leave one", *run)
+    if util.find_spec("openvino") is None:
+        refused(5, "pip install 'deco-edge[openvino]'", *run, "--engine", "auto")
+
+
 def test_help_teaches() -> None:
     done = deco_run("--help")
     assert done.returncode == 0

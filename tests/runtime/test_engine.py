@@ -16,7 +16,7 @@ import deco_runtime
 import numpy as np
 import pytest
 from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.engine import EXACT, Engine, check_graphs, engines, open_engine, runtime_packages, threads
+from deco_runtime.engine import EXACT, PRECISIONS, Engine, check_recipe, engines, open_engine, runtime_packages, threads
 from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError
 from deco_runtime.initialise import draw_model
 from deco_runtime.recipe import Recipe
@@ -67,7 +67,8 @@ def difference(found: Floats, expected: Floats) -> float:
 
 
 def test_engines_are_found_by_their_files() -> None:
-    assert set(engines()) == {"portable", "ort-training", "openvino"}
+    assert set(engines()) == {"portable", "ort-training", "openvino", "openvino-bf16", "openvino-fp16"}
+    assert {module.PRECISION for module in engines().values()} == set(PRECISIONS)
 
 
 def test_an_engine_by_name(engine: Engine, bundle: Bundle) -> None:
@@ -77,12 +78,13 @@ def test_an_engine_by_name(engine: Engine, bundle: Bundle) -> None:
 def test_auto_takes_the_preferred_one_that_is_usable(bundle: Bundle) -> None:
     usable = [module for module in engines().values() if module.unusable(bundle) is None]
     assert open_engine(bundle).name == max(usable, key=lambda module: module.PREFERENCE).NAME
+    assert open_engine(bundle).precision == "fp32"
 
 
 @pytest.mark.parametrize("name", ["", "Portable", "cuda", "_sessions"])
 def test_an_unknown_engine(bundle: Bundle, name: str) -> None:
     with pytest.raises(
-        UsageError, match=rf"expected --engine auto or one of openvino, ort-training, portable, but found '{name}'"
+        UsageError, match=rf"expected --engine auto or one of openvino, .*, ort-training, portable, but found '{name}'"
     ):
         open_engine(bundle, name)
 
@@ -206,11 +208,41 @@ def test_a_graph_that_is_none(bundle_path: Path, tmp_path: Path, name: str, runt
 
 
 def test_an_older_bundle_lacks_the_graph_of_the_exact_gradient(bundle: Bundle) -> None:
-    check_graphs(bundle, Recipe(gradient="exact"))
+    engine = open_engine(bundle)
+    check_recipe(bundle, engine, Recipe(gradient="exact"))
     older = replace(bundle, files={name: digest for name, digest in bundle.files.items() if EXACT not in name})
-    check_graphs(older, Recipe())
+    check_recipe(older, engine, Recipe())
+    check_recipe(older, engine, Recipe(gradient="exact", matching="distribution"))
     with pytest.raises(BundleError, match=r"expected a bundle with the graph .* for gradient=exact, but .* export it"):
-        check_graphs(older, Recipe(gradient="exact"))
+        check_recipe(older, engine, Recipe(gradient="exact"))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_reduced_precision(precision: str, bundle: Bundle) -> None:
+    """Gradients are near those of fp32 and predictions are the same; the finite difference is refused."""
+    name = f"openvino-{precision}"
+    if reason := engines()[name].unusable(bundle):
+        pytest.skip(reason)
+    exact, reduced = open_engine(bundle, "openvino"), open_engine(bundle, precision=precision)
+    assert (reduced.name, reduced.precision) == (name, precision)
+    theta, values = bundle.weights(), inputs(bundle, 9)
+    expected, found = outputs(exact, theta, **values), outputs(reduced, theta, **values)
+    for key in ("logits", "features", "representation"):
+        np.testing.assert_array_equal(found[key], expected[key])
+    for key in ("weight_gradient", "input_gradient", "feature_gradient", EXACT):
+        off = np.linalg.norm(found[key] - expected[key]) / np.linalg.norm(expected[key])
+        assert 1e-6 < off < 0.1, (key, off)
+    for recipe in (Recipe(gradient="exact"), Recipe(matching="distribution")):
+        check_recipe(bundle, reduced, recipe)
+    with pytest.raises(UsageError, match=rf"computes in {precision}; add --set gradient=exact"):
+        check_recipe(bundle, reduced, Recipe())
+
+
+def test_precision_without_openvino(bundle: Bundle) -> None:
+    if util.find_spec("openvino") is not None:
+        pytest.skip("openvino is here")
+    with pytest.raises(RuntimeMissingError, match="expected the package openvino"):
+        open_engine(bundle, precision="bf16")
 
 
 def test_openvino_from_several_threads(bundle: Bundle) -> None:

@@ -14,19 +14,34 @@ from deco_runtime.types import Floats
 
 WEIGHTS = ("theta", "v")
 """Inputs with one value per weight; all others have one per image."""
+HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+"""OpenVINO's names of engine.PRECISIONS."""
+
+
+def lacks(precision: str) -> str | None:
+    """Why this processor cannot compute in bf16 or fp16, as a sentence; None when it can."""
+    able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if precision.upper() in able:
+        return None
+    return (
+        f"expected a processor that computes in {precision} for --precision {precision}, but OpenVINO finds only "
+        f"{', '.join(sorted(able))} here; leave the option out"
+    )
 
 
 class CompiledEngine(MicroBatchEngine):
     """An `Engine` on compiled models.
 
     The gradient graphs are compiled for MICRO_BATCH images exactly, which is a third faster than for any number. A
-    smaller batch is filled up with black images of target 0, whose part in loss and gradients is 0.
+    smaller batch is filled up with black images of target 0, whose part in loss and gradients is 0. precision: that of
+    the gradients; predictions stay in fp32.
     """
 
     runtime = f"openvino {openvino.__version__}"
 
-    def __init__(self, name: str, graphs: dict[str, Path]) -> None:
+    def __init__(self, name: str, graphs: dict[str, Path], precision: str = "fp32") -> None:
         super().__init__(name, graphs)
+        self.precision = precision
         self._core = openvino.Core()
         self._requests = threading.local()  # a request holds the values of one run, so each thread has its own
 
@@ -41,8 +56,8 @@ class CompiledEngine(MicroBatchEngine):
             {
                 "PERFORMANCE_HINT": "LATENCY",
                 "INFERENCE_NUM_THREADS": threads(),
-                # Where the processor has it, bfloat16 is its default; eq:opt4 divides by 2ε.
-                "INFERENCE_PRECISION_HINT": "f32",
+                # Where the processor has it, bfloat16 would be its default.
+                "INFERENCE_PRECISION_HINT": HINTS[self.precision if _of_fixed_size(graph) else "fp32"],
             },
         )
 

@@ -21,6 +21,7 @@ MICRO_BATCH = 8
 class MicroBatchEngine(ABC):
     """An `Engine` on a runtime that opens a graph's file and runs it; safe to call from several threads."""
 
+    precision = "fp32"
     runtime: str
     """Name and version of the runtime, for what is said of a graph that it cannot load."""
 

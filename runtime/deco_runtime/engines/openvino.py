@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
 
 NAME = "openvino"
+PRECISION = "fp32"
 PREFERENCE = 5  # without a timing; its rounding is not ONNX Runtime's
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
 
 NAME = "ort-training"
+PRECISION = "fp32"
 PREFERENCE = 10
 
 OWN = ("weight_gradient", "input_gradient", "feature_gradient")

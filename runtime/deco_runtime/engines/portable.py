@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
 
 NAME = "portable"
+PRECISION = "fp32"
 PREFERENCE = 20  # no slower than ort-training where both ran, and not bound to a discontinued package
 
 GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT, REPRESENTATION)
