@@ -47,6 +47,15 @@ def command() -> click.Command:
             help="Where learned state is kept and taken up again.  [default: BUNDLE with '-state' behind its name]",
         ),
         click.Option(
+            ["--save-every"],
+            default=60,
+            show_default=True,
+            type=click.IntRange(0),
+            metavar="SECONDS",
+            help="Save at most this often, and at the end: what a power cut may cost, against what an SD card may be "
+            "written. 0 saves after every segment.",
+        ),
+        click.Option(
             ["--engine"],
             default="auto",
             show_default=True,
@@ -130,6 +139,7 @@ def deco_run(
     stc: int,
     seed: int,
     events: Path | None,
+    save_every: int,
     no_learn: bool,
     **source_values: Any,
 ) -> int:
@@ -155,6 +165,7 @@ def deco_run(
         stc=stc,
         seed=seed,
         events=events,
+        save_every=save_every,
         learn=not no_learn,
     )
     run, skip = prepare(options, *given.popitem(), started=STARTED)

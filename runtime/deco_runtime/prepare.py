@@ -18,6 +18,7 @@ from deco_runtime.golden import golden_check
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe
 from deco_runtime.run import Run
+from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer, read_test_folder
 from deco_runtime.view import View
 
@@ -35,6 +36,7 @@ class Options:
     stc: int
     seed: int
     events: Path | None
+    save_every: int
     learn: bool
 
 
@@ -52,17 +54,30 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     view = View(f"{options.bundle.name} on {engine.name}")
     whole = options.bundle.resolve()
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
-    learner = restored = None
+    events = EventLog(options.events)
+    learner = restored = unwritable = None
     if options.learn:
+        unwritable = states.hold(directory)
+        if unwritable:
+            view.line(f"warning: {unwritable}")
         rng = np.random.default_rng(options.seed)
         learner = Learner(
             engine, bundle.parameters, bundle.weights(), bundle.buffer(), len(bundle.classes), options.recipe, rng
         )
         restored, note = states.load(directory, bundle)
         if note:
-            view.line(f"note: {note}")
+            view.line(f"warning: {note}")
         if restored:
             restored.restore(learner)
+        events.write(
+            "state",
+            found=restored is not None,
+            segments=learner.segments,
+            retrains=learner.retrains,
+            passed_over=note,
+            unwritable=unwritable,
+        )
+        if restored:
             view.line(f"goes on from {directory}: {learner.segments} segments, {learner.retrains} updates")
     scorer = _scorer(options, source_name, bundle, engine, view)
     request = sources.SourceRequest(
@@ -73,7 +88,6 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         trained_on=bundle.trained_on(),
         bundle=bundle.path,
     )
-    events = EventLog(options.events)
     source = sources.discover()[source_name].open_source(source_value, request)
     skip = 0
     if restored and not source.live and restored.source == source.name and restored.position:
@@ -84,7 +98,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         engine,
         source,
         learner,
-        directory,
+        Saver(directory, bundle, options.save_every, events, view, refused=unwritable is not None),
         scorer,
         events,
         view,

@@ -17,7 +17,7 @@ from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.errors import StateError
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe
-from deco_runtime.state import COUNTS, CURRENT, PREVIOUS, LearnedState, load, save
+from deco_runtime.state import COUNTS, CURRENT, PREVIOUS, LearnedState, hold, load, save
 from fake_engine import LinearEngine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -401,13 +401,13 @@ def test_a_file_in_the_way(tmp_path: Path, bundle: Bundle) -> None:
         with pytest.raises(StateError, match=r"^expected to write learned state to .*; free space or choose another"):
             save(directory, make_state(bundle, 1))
         with pytest.raises(StateError, match=r"^expected a place for learned state at .*; choose another --state"):
-            load(directory, bundle)  # before anything is learned that could not be kept
+            hold(directory)  # before anything is learned that could not be kept
     assert (tmp_path / "file").read_text() == "precious"
 
 
 def test_a_name_that_no_directory_can_have(tmp_path: Path, bundle: Bundle) -> None:
     with pytest.raises(StateError):
-        load(tmp_path / ("a" * 5000), bundle)
+        hold(tmp_path / ("a" * 5000))
     with pytest.raises(StateError):
         save(tmp_path / ("a" * 5000), make_state(bundle, 1))
 
