@@ -11,7 +11,8 @@
     trained_on.txt    fingerprints of the images used in training, one per line
     demo/             only in a bundle that carries its own stream: stream.avi, labels.npy, test.npz
 
-One implementation for both sides: deco-export writes with `write_manifest`, everyone reads with `open_bundle`.
+It is a directory, or one .deco file: a zip of these files, which is read where it lies and never unpacked. One
+implementation for both sides: deco-export writes with `write_manifest`, everyone reads with `open_bundle`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,20 @@ import numpy as np
 import numpy.typing as npt
 
 from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.bundle_files import MANIFEST, Root, is_file, open_root, sha256
 from deco_runtime.errors import BundleError, DecoError
 from deco_runtime.initialise import KINDS, Parameter
 from deco_runtime.preprocess import Preprocessing
+from deco_runtime.reading import Array, parse_json, read_npy, read_npz
 from deco_runtime.recipe import Recipe
 from deco_runtime.regression import Statistics
 from deco_runtime.types import Floats, Ints, Pixels
 
 SCHEMA = 1
-MANIFEST = "manifest.json"
+LARGEST_MANIFEST = 16 << 20
+LARGEST_SIDE = 1024
+"""Pixels; what deco-export allows too. It decides how much memory a segment takes."""
+
 FILES = (
     "inference.onnx",
     *(f"graphs/{g}.onnx" for g in ("predict", "weight_gradient", "input_gradient", "feature_gradient")),
@@ -52,9 +58,13 @@ FILES = (
 
 @dataclass(frozen=True)
 class Bundle:
-    """An opened and verified bundle. `hash` is the SHA-256 of its manifest, which names every file's own."""
+    """An opened and verified bundle. `hash` is the SHA-256 of its manifest, which names every file's own.
+
+    path: of the directory or .deco file. root: `root / name` opens any of its files.
+    """
 
     path: Path
+    root: Root
     hash: str
     classes: tuple[str, ...]
     preprocessing: Preprocessing
@@ -117,26 +127,29 @@ class Bundle:
 
     def trained_on(self) -> frozenset[str]:
         """Fingerprints of the images the model was trained on."""
-        return frozenset((self.path / "trained_on.txt").read_text("ascii", "replace").split())
+        return frozenset(self.root.joinpath("trained_on.txt").read_bytes().decode("ascii", "replace").split())
 
-    def golden(self) -> dict[str, Floats]:
-        """Inputs and expected outputs of the graphs, by the names given in docs/bundle.md."""
+    def golden(self, names: Collection[str] | None = None) -> dict[str, Array]:
+        """Inputs and expected outputs of the graphs, by the names given in docs/bundle.md: all, or those it has."""
         try:
-            with np.load(self.path / "golden.npz", allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        except Exception as error:  # as in _array
+            with self.root.joinpath("golden.npz").open("rb") as file:
+                return read_npz(file, names)
+        except (OSError, ValueError) as error:
             raise self._broken("golden.npz", "a numpy archive") from error
 
     def _array(self, name: str, key: str | None, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> Any:
         try:
-            loaded = np.load(self.path / name, allow_pickle=False)
-            array = loaded if key is None else loaded[key]
-        except Exception as error:  # numpy, zipfile and zlib raise a dozen kinds, and have no common one
+            with self.root.joinpath(name).open("rb") as file:
+                if key is None:
+                    size = file.seek(0, os.SEEK_END)
+                    file.seek(0)
+                    array = read_npy(file, size)
+                else:
+                    array = read_npz(file, (key,))[key]
+        except (OSError, ValueError, KeyError) as error:
             raise self._broken(name, f"an array {key}" if key else "an array") from error
-        fits = (
-            isinstance(array, np.ndarray)
-            and array.ndim == len(shape)
-            and all(want in (None, got) for want, got in zip(shape, array.shape, strict=True))
+        fits = array.ndim == len(shape) and all(
+            want in (None, got) for want, got in zip(shape, array.shape, strict=True)
         )
         if not fits or array.dtype != dtype:
             raise self._broken(name, f"{key or 'an array'} of {np.dtype(dtype)} and shape {shape}")
@@ -144,15 +157,6 @@ class Bundle:
 
     def _broken(self, name: str, expected: str) -> BundleError:
         return BundleError(f"expected {self.path / name} to hold {expected}, but it does not; export the bundle again")
-
-
-def sha256(path: Path) -> str:
-    """Hex SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def write_manifest(
@@ -192,50 +196,50 @@ def open_bundle(path: Path) -> Bundle:
 
     Raises BundleError naming what is missing, altered, malformed or from a newer version.
     """
-    manifest = path / MANIFEST
-    if not os.path.isfile(manifest):  # unlike Path.is_file, False also for what may not be looked at
-        found = "no manifest.json in it" if os.path.isdir(path) else "a file" if os.path.exists(path) else "nothing"
-        raise BundleError(f"expected a bundle directory at {path}, but found {found}; make one with deco-export")
+    root = open_root(path)
     try:
-        data = manifest.read_bytes()
-        content = json.loads(data)
+        with root.joinpath(MANIFEST).open("rb") as stream:
+            data = stream.read(LARGEST_MANIFEST)
+        content = parse_json(data)
         schema = content["schema"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except Exception as error:  # as json, zipfile and the disk have it
         raise BundleError(
-            f"expected {manifest} to be a bundle's manifest, but it cannot be read; export again"
+            f"expected {path / MANIFEST} to be a bundle's manifest, but it cannot be read; export again"
         ) from error
     if schema != SCHEMA:
         raise BundleError(
-            f"expected a bundle of schema {SCHEMA}, but {manifest} is of schema {schema!r}; "
+            f"expected a bundle of schema {SCHEMA}, but {path / MANIFEST} is of schema {schema!r:.40}; "
             "use the deco-edge version it was exported with, or export it again"
         )
     try:
-        bundle = _parse(path, hashlib.sha256(data).hexdigest(), content)
+        bundle = _parse(path, root, hashlib.sha256(data).hexdigest(), content)
     except DecoError as error:
-        raise BundleError(f"expected {manifest} to describe a bundle, but: {error}") from error
+        raise BundleError(f"expected {path / MANIFEST} to describe a bundle, but: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise BundleError(
-            f"expected {manifest} to describe a bundle, but it is malformed ({type(error).__name__}: {error}); "
+            f"expected {path / MANIFEST} to describe a bundle, but it is malformed ({type(error).__name__}: {error}); "
             "export again"
         ) from error
     for name, expected in bundle.files.items():
         file = path / name
-        if not os.path.isfile(file):
+        if not is_file(root, name):
             raise BundleError(f"expected the bundle's file {file}, but it is missing; copy the bundle again")
         try:
-            actual = sha256(file)
+            actual = sha256(root.joinpath(name))
         except OSError as error:
             raise BundleError(
                 f"expected to read {file}, but the system says: {error.strerror}; copy it anew"
             ) from error
+        except Exception:  # zipfile and zlib raise a dozen kinds
+            actual = None
         if actual != expected:
             raise BundleError(f"expected {file} as it was exported, but its hash differs; copy the bundle again")
     return bundle
 
 
-def _parse(path: Path, digest: str, content: dict[str, Any]) -> Bundle:
+def _parse(path: Path, root: Root, digest: str, content: dict[str, Any]) -> Bundle:
     how = content["preprocessing"]
-    preprocessing = Preprocessing(_size(how["size"]), _triple(how["mean"]), _triple(how["std"]))
+    preprocessing = Preprocessing(_size(how["size"], LARGEST_SIDE), _triple(how["mean"]), _triple(how["std"]))
     if min(preprocessing.std) <= 0:
         raise ValueError("std must be above 0")
     parameters = []
@@ -260,6 +264,7 @@ def _parse(path: Path, digest: str, content: dict[str, Any]) -> Bundle:
     recipe = Recipe.from_json(content["recipe"])
     return Bundle(
         path,
+        root,
         digest,
         classes,
         preprocessing,
@@ -272,8 +277,8 @@ def _parse(path: Path, digest: str, content: dict[str, Any]) -> Bundle:
     )
 
 
-def _size(value: Any) -> int:
-    if type(value) is not int or not 1 <= value < 2**31:
+def _size(value: Any, most: int = 2**31 - 1) -> int:
+    if type(value) is not int or not 1 <= value <= most:
         raise ValueError(f"size {value!r}")
     return value
 

@@ -37,7 +37,7 @@ def command() -> click.Command:
             required=True,
             type=click.Path(path_type=Path),
             metavar="BUNDLE",
-            help="Directory made by deco-export.",
+            help="Directory or .deco file made by deco-export.",
         ),
         *(module.OPTION for module in found.values()),
         click.Option(

@@ -86,7 +86,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         stc=options.stc,
         seed=options.seed,
         trained_on=bundle.trained_on(),
-        bundle=bundle.path,
+        bundle=bundle.root,
     )
     source = sources.discover()[source_name].open_source(source_value, request)
     skip = 0

@@ -81,7 +81,7 @@ def read_npy(file: IO[bytes], size: int) -> Array:
         version = np.lib.format.read_magic(file)
         headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, fortran, dtype = headers[version](file)
-    except (OSError, ValueError):
+    except OSError:
         raise
     except Exception as error:  # the header is a Python literal, and its parser may raise anything
         raise ValueError("its header is none of numpy's") from error

@@ -113,7 +113,11 @@ def test_wrong_options(arguments: list[str], words: str) -> None:
 
 def test_no_bundle(tmp_path: Path) -> None:
     refused(
-        4, f"expected a bundle directory at {tmp_path / 'b'}, but found nothing", "--bundle", tmp_path / "b", "--demo"
+        4,
+        f"expected a bundle at {tmp_path / 'b'}, but found nothing",
+        "--bundle",
+        tmp_path / "b",
+        "--demo",
     )
 
 
@@ -279,7 +283,8 @@ def test_names_that_are_no_text(copy: Path, state: Path, photos: Path, tmp_path:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["segments"] == 1
     lines = [json.loads(line) for line in events.read_text("utf-8").splitlines()]
-    assert lines[0]["name"] == f"images in {images}, stc 500, seed 0"
+    assert [line["event"] for line in lines[:2]] == ["state", "source"]
+    assert lines[1]["name"] == f"images in {images}, stc 500, seed 0"
     loaded, _ = load(latin / "state", open_bundle(copy))
     assert loaded is not None
     assert loaded.source == f"images in {images}, stc 500, seed 0"

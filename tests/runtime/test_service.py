@@ -208,7 +208,7 @@ def test_users_and_state_that_cannot_be(bundle: Path, units: Path, tmp_path: Pat
 
 
 def test_bundles_that_cannot_be(bundle: Path, units: Path, tmp_path: Path) -> None:
-    refused(DecoError, "expected a bundle directory at", tmp_path / "none")
+    refused(DecoError, "expected a bundle at", tmp_path / "none")
     refused(UsageError, "expected a path of printable characters", tmp_path / "a\nUser=root")
     (bundle / "graphs").chmod(0o700)
     refused(UsageError, "graphs to be readable for every user", bundle)
@@ -250,7 +250,7 @@ def test_the_command_is_part_of_deco_run(tmp_path: Path) -> None:
     assert helped.returncode == 0
     done = deco_run("install-service", "--bundle", tmp_path, "--camera", "0")
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr.startswith("error: expected a bundle directory at")
+    assert done.stderr.startswith("error: expected a bundle at")
     assert done.stderr.count("\n") == 1
     done = deco_run("install-service", "--bundle", tmp_path)
     assert (done.returncode, done.stderr) == (2, "error: Missing option '--camera'; see --help\n")

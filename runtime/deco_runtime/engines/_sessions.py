@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import onnxruntime
 
 from deco_runtime.engine import threads
@@ -16,7 +14,7 @@ class SessionEngine(MicroBatchEngine):
 
     runtime = f"onnxruntime {onnxruntime.__version__}"
 
-    def _open(self, graph: str, file: Path) -> onnxruntime.InferenceSession:
+    def _open(self, graph: str, model: bytes) -> onnxruntime.InferenceSession:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads()
         options.inter_op_num_threads = 1
@@ -25,7 +23,7 @@ class SessionEngine(MicroBatchEngine):
         options.enable_mem_pattern = False
         # Spinning threads burn the battery and the core that the camera needs.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     def _run(self, graph: str, outputs: tuple[str, ...], inputs: dict[str, Floats]) -> list[Floats]:
         values: list[Floats] = self._opened(graph).run(outputs, inputs)
