@@ -121,6 +121,12 @@ def test_no_bundle(tmp_path: Path) -> None:
     )
 
 
+def test_a_file_that_is_no_bundle(tmp_path: Path) -> None:
+    (tmp_path / "b.deco").write_bytes(b"hello")
+    words = f"expected a bundle at {tmp_path / 'b.deco'}, but found a file that is no plain zip"
+    refused(4, words, "--bundle", tmp_path / "b.deco", "--demo")
+
+
 def test_an_altered_bundle(copy: Path, state: Path) -> None:
     weights = bytearray((copy / "weights.npy").read_bytes())
     weights[-1] ^= 1
