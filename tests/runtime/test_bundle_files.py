@@ -63,9 +63,7 @@ def test_what_zip_itself_makes_is_taken(tmp_path: Path, packed: Path) -> None:
     with zipfile.ZipFile(tmp_path / "b.deco", "w") as archive:
         for name, data in members(packed).items():
             if "/" in name and f"{name.partition('/')[0]}/" not in archive.namelist():
-                archive.mkdir(name.partition("/")[0]) if sys.version_info >= (3, 11) else archive.writestr(
-                    f"{name.partition('/')[0]}/", b""
-                )
+                archive.writestr(f"{name.partition('/')[0]}/", b"")
             archive.writestr(name, data)
     assert open_bundle(tmp_path / "b.deco").hash == open_bundle(packed).hash
 

@@ -215,6 +215,19 @@ def test_a_place_that_cannot_be_is_a_mistake(own_mounts: list[str], bundle_path:
     assert done.stdout == ""
 
 
+def test_a_log_on_a_read_only_disk_is_done_without(own_mounts: list[str], bundle_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    more = [*video(bundle_path), "--events", f"{tmp_path}/disk/events/e", "--max-segments", "1"]
+    script = f'mount -t tmpfs -o ro none "{tmp_path}/disk"; "$@"'
+    done = run(*own_mounts, script, "sh", *command(bundle_path, tmp_path / "state", *more))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("warning: ") == 1
+    assert (
+        f"warning: expected to write events to {tmp_path}/disk/events/e, but the system says: Read-only" in done.stderr
+    )
+    assert os.listdir(tmp_path / "state") == [CURRENT]
+
+
 def test_files_that_may_not_grow(bundle_path: Path, tmp_path: Path) -> None:
     """A quota, which stops the write in the middle of a file; needs no rights to try, unlike a full disk."""
     resource = pytest.importorskip("resource")
