@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -127,32 +126,37 @@ class Bundle:
 
     def trained_on(self) -> frozenset[str]:
         """Fingerprints of the images the model was trained on."""
-        return frozenset(self.root.joinpath("trained_on.txt").read_bytes().decode("ascii", "replace").split())
+        try:
+            text = self.root.joinpath("trained_on.txt").read_bytes()
+        except Exception as error:  # as in _array
+            raise self._broken("trained_on.txt", "fingerprints") from error
+        return frozenset(text.decode("ascii", "replace").split())
 
     def golden(self, names: Collection[str] | None = None) -> dict[str, Array]:
         """Inputs and expected outputs of the graphs, by the names given in docs/bundle.md: all, or those it has."""
         try:
             with self.root.joinpath("golden.npz").open("rb") as file:
                 return read_npz(file, names)
-        except (OSError, ValueError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # as in _array
             raise self._broken("golden.npz", "a numpy archive") from error
 
     def _array(self, name: str, key: str | None, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> Any:
         try:
             with self.root.joinpath(name).open("rb") as file:
-                if key is None:
-                    size = file.seek(0, os.SEEK_END)
-                    file.seek(0)
-                    array = read_npy(file, size)
-                else:
-                    array = read_npz(file, (key,))[key]
-        except (OSError, ValueError, KeyError) as error:
+                array = read_npy(file) if key is None else read_npz(file, (key,))[key]
+        except MemoryError:
+            raise
+        except Exception as error:  # the disk, zipfile and zlib raise a dozen kinds
             raise self._broken(name, f"an array {key}" if key else "an array") from error
         fits = array.ndim == len(shape) and all(
             want in (None, got) for want, got in zip(shape, array.shape, strict=True)
         )
         if not fits or array.dtype != dtype:
             raise self._broken(name, f"{key or 'an array'} of {np.dtype(dtype)} and shape {shape}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise self._broken(name, f"{key or 'an array'} of finite numbers")
         return array
 
     def _broken(self, name: str, expected: str) -> BundleError:

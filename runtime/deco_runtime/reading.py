@@ -72,11 +72,15 @@ def read_npz(file: IO[bytes], names: Collection[str] | None = None) -> dict[str,
         raise ValueError(str(error)) from error
 
 
-def read_npy(file: IO[bytes], size: int) -> Array:
+def read_npy(file: IO[bytes], size: int | None = None) -> Array:
     """The array in a stream of `size` bytes in the format .npy, which has to be exactly as long as its header says.
 
-    Raises ValueError for anything else, and for any type but integers and floating-point numbers.
+    size: None for a seekable stream, which tells it. Raises ValueError for anything else, and for any type but integers
+    and floating-point numbers; and what the stream raises.
     """
+    if size is None:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
     try:
         version = np.lib.format.read_magic(file)
         headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -112,15 +116,15 @@ def check_archive(archive: zipfile.ZipFile, size: int) -> None:
         path = PurePosixPath(name)
         plain = name == member.orig_filename and str(path) == name.rstrip("/") and not {"\\", ":"} & set(name)
         if path.is_absolute() or ".." in path.parts or not plain:
-            raise ValueError(f"it has a member with the name {name!r}")
+            raise ValueError(f"it has a member with the name {name!r:.80}")
         if str(path) in seen:
-            raise ValueError(f"it has the member {name!r} twice")
+            raise ValueError(f"it has the member {name!r:.80} twice")
         seen.add(str(path))
         if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise ValueError(f"its member {name!r} is a link or a device")
+            raise ValueError(f"its member {name!r:.80} is a link or a device")
         if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"its member {name!r} is encrypted, or packed in another way than deflate")
+            raise ValueError(f"its member {name!r:.80} is encrypted, or packed in another way than deflate")
         if member.file_size > max(ALWAYS_FINE, LARGEST_RATIO * member.compress_size):
-            raise ValueError(f"its member {name!r} would unpack to {member.file_size} bytes")
+            raise ValueError(f"its member {name!r:.80} would unpack to {member.file_size} bytes")
     if sum(member.compress_size for member in archive.infolist()) > size:
         raise ValueError("its members have more bytes than it has")

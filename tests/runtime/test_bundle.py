@@ -308,6 +308,8 @@ WRONG_FILES = {
         "pickled": npy(np.array([object], dtype=object)),
         "cut": npy(np.zeros(2130, np.float32))[:-1],
         "huge": npy(np.zeros(2130, np.float32)).replace(b"(2130,)", b"(2**9,)"),
+        "not a number": npy(np.full(2130, np.nan, np.float32)),
+        "infinite": npy(np.r_[np.zeros(2129, np.float32), np.float32(-np.inf)]),
         "far too long": npy(np.zeros(10**9, np.void)).replace(b"|V0", b"<f4"),
     },
     "buffer.npz": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -43,9 +42,7 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
         )
     try:
         with labels.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            truth = read_npy(file, size).astype(np.int64, casting="safe").reshape(-1)
+            truth = read_npy(file).astype(np.int64, casting="safe").reshape(-1)
     except Exception as error:  # the disk, the zip and numpy raise a dozen kinds
         raise SourceError(f"expected the classes of the demo stream in {labels}, found none; copy it again") from error
     if isinstance(stream, Path):
