@@ -55,7 +55,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     whole = options.bundle.resolve()
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
     events = EventLog(options.events)
-    learner = restored = unwritable = None
+    learner = restored = unwritable = note = None
     if options.learn:
         unwritable = states.hold(directory)
         if unwritable:
@@ -98,7 +98,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         engine,
         source,
         learner,
-        Saver(directory, bundle, options.save_every, events, view, refused=unwritable is not None),
+        Saver(directory, bundle, options.save_every, events, view, bool(unwritable), None if note else restored),
         scorer,
         events,
         view,

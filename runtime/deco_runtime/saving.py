@@ -24,14 +24,21 @@ class Saver:
     """
 
     def __init__(
-        self, directory: Path, bundle: Bundle, every: float, events: EventLog, view: View, refused: bool
+        self,
+        directory: Path,
+        bundle: Bundle,
+        every: float,
+        events: EventLog,
+        view: View,
+        refused: bool = False,
+        there: states.LearnedState | None = None,
     ) -> None:
-        """refused: whether it was said already that nothing can be saved."""
+        """refused: whether it was said already that nothing can be saved. there: what the newest file holds."""
         self._directory, self._bundle, self._every = directory, bundle, every
         self._events, self._view = events, view
         self._started = self._tried = time.monotonic()
         self._refused = refused
-        self._saved: tuple[dict[str, int], int] | None = None
+        self._there = _identity(there) if there else None
         self.written = 0
 
     @property
@@ -40,13 +47,14 @@ class Saver:
         return time.monotonic() - self._tried >= self._every
 
     def save(self, learner: Learner, source: str, position: int) -> None:
-        """Save what is learned, `position` frames into a replayed source, unless that is what was saved last.
+        """Save what is learned, `position` frames into a replayed source, unless the newest file holds just that: a
+        service that starts again and again because its camera is away must not wear out the card.
 
         One event, and a line when saving turns bad or good again.
         """
         begun = time.monotonic()
         snapshot = states.LearnedState.of(learner, self._bundle, source, position)
-        if (snapshot.counts, position) == self._saved:
+        if _identity(snapshot) == self._there:
             return
         try:
             size = states.save(self._directory, snapshot)
@@ -59,7 +67,7 @@ class Saver:
             self._refused = True
             return
         self._tried = time.monotonic()
-        self._saved = snapshot.counts, position
+        self._there = _identity(snapshot)
         self.written += size
         self._events.write(
             "save",
@@ -77,6 +85,11 @@ class Saver:
     def per_day(self) -> float | None:
         """Bytes a day at this run's pace so far; None for a run of less than LONG_ENOUGH_S."""
         return per_day(self.written, time.monotonic() - self._started)
+
+
+def _identity(state: states.LearnedState) -> tuple[object, ...]:
+    """What tells two states of one directory apart: nothing is learned without a count going up."""
+    return tuple(state.counts.items()), state.source, state.position
 
 
 def per_day(written: int, seconds: float) -> float | None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import deco_runtime
@@ -247,7 +248,7 @@ def test_a_disk_that_is_mended_has_everything(
     tmp_path: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "e"
-    saver = Saver(tmp_path / "state", bundle, 0, EventLog(log), View("test"), refused=False)
+    saver = Saver(tmp_path / "state", bundle, 0, EventLog(log), View("test"))
     learner = make_learner(bundle, 1)
     saver.save(learner, "s", 16)
     for segments in (2, 3):
@@ -295,6 +296,25 @@ def test_a_second_run_is_refused_until_the_first_is_gone_however_it_went(bundle_
     third = run(*command(bundle_path, place, *video(bundle_path), "--max-segments", "1"))
     assert first.returncode == -signal.SIGKILL
     assert third.returncode == 0, third.stderr
+
+
+def test_a_start_without_anything_learned_writes_nothing(bundle_path: Path, tmp_path: Path, bundle: Bundle) -> None:
+    """As of a service whose camera is away, again and again; but a damaged file is replaced."""
+    place, log = tmp_path / "state", tmp_path / "e"
+    made = replace(state(bundle, 4), source=str(bundle_path / "demo" / "stream.avi"), position=0)
+    save(place, made)
+    arguments = command(bundle_path, place, *video(bundle_path), "--set", "segment=100000", "--events", str(log))
+    before = (place / CURRENT).stat().st_mtime_ns
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert (place / CURRENT).stat().st_mtime_ns == before
+    assert (events(log, "save"), json.loads(done.stdout)["saved_bytes"]) == ([], 0)
+    save(place, made)
+    (place / CURRENT).write_bytes(b"damaged")
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert [event["ok"] for event in events(log, "save")] == [True]
+    assert segments_of(place, bundle) == (4, False)
 
 
 @pytest.mark.parametrize(("every", "saves"), [("0", [1, 2, 3, 4, 5]), ("3600", [5])])
