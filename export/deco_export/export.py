@@ -14,11 +14,12 @@ import cv2
 import numpy as np
 import onnx
 import torch
-from deco_runtime import bundle as bundles
+from deco_runtime.bundle import open_bundle
 from deco_runtime.bundle_files import ENDING, pack
 from deco_runtime.engine import EXACT, REPRESENTATION, check_runtime, engines
 from deco_runtime.errors import DecoError, ExportError, RuntimeMissingError, UsageError
 from deco_runtime.golden import relative_error
+from deco_runtime.manifest import write_manifest
 from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.recipe import RECIPES
 
@@ -88,7 +89,7 @@ def export(options: Options, progress: Progress, loaded: data.Data | None = None
         if out.suffix == ENDING:
             made = packed
             pack(partial, packed)
-        bundles.open_bundle(made)
+        open_bundle(made)
         made.rename(out)
     except OSError as error:
         raise ExportError(
@@ -188,7 +189,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     (directory / "trained_on.txt").write_text("\n".join(loaded.trained_on) + "\n", "ascii")
     if loaded.stream is not None and loaded.test is not None:
         _write_demo(directory / "demo", loaded.stream, loaded.test)
-    bundles.write_manifest(
+    write_manifest(
         directory,
         loaded.classes,
         how,

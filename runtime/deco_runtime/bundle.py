@@ -18,10 +18,8 @@ implementation for both sides: deco-export writes with `write_manifest`, everyon
 from __future__ import annotations
 
 import hashlib
-import json
-import math
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,32 +29,17 @@ import numpy.typing as npt
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.bundle_files import MANIFEST, Root, is_file, open_root, sha256
 from deco_runtime.errors import BundleError, DecoError
-from deco_runtime.initialise import KINDS, Parameter
-from deco_runtime.preprocess import Preprocessing
+from deco_runtime.manifest import SCHEMA, Manifest, parse
 from deco_runtime.reading import Array, parse_json, read_npy, read_npz
-from deco_runtime.recipe import Recipe
 from deco_runtime.regression import Statistics
 from deco_runtime.types import Floats, Ints, Pixels
 
-SCHEMA = 1
 LARGEST_MANIFEST = 16 << 20
-LARGEST_SIDE = 1024
-"""Pixels; what deco-export allows too. It decides how much memory a segment takes."""
-
-FILES = (
-    "inference.onnx",
-    *(f"graphs/{g}.onnx" for g in ("predict", "weight_gradient", "input_gradient", "feature_gradient")),
-    "weights.npy",
-    "buffer.npz",
-    "guard.npz",
-    "golden.npz",
-    "trained_on.txt",
-)
-"""Files every bundle has; the manifest lists these and whatever else there is."""
+"""Bytes."""
 
 
 @dataclass(frozen=True)
-class Bundle:
+class Bundle(Manifest):
     """An opened and verified bundle. `hash` is the SHA-256 of its manifest, which names every file's own.
 
     path: of the directory or .deco file. root: `root / name` opens any of its files.
@@ -65,25 +48,6 @@ class Bundle:
     path: Path
     root: Root
     hash: str
-    classes: tuple[str, ...]
-    preprocessing: Preprocessing
-    parameters: tuple[Parameter, ...]
-    features: int
-    engines: tuple[str, ...]
-    recipe: Recipe
-    made_with: Mapping[str, Any]
-    """How it came about: tool versions, model, data, seed, validation accuracy."""
-    files: Mapping[str, str]
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """C, H, W of the network's input."""
-        return 3, self.preprocessing.size, self.preprocessing.size
-
-    @property
-    def weight_count(self) -> int:
-        """P, the length of θ."""
-        return sum(p.size for p in self.parameters)
 
     def weights(self) -> Floats:
         """θ_0 (P,) float32, the pre-trained model."""
@@ -163,38 +127,6 @@ class Bundle:
         return BundleError(f"expected {self.path / name} to hold {expected}, but it does not; export the bundle again")
 
 
-def write_manifest(
-    directory: Path,
-    classes: tuple[str, ...],
-    preprocessing: Preprocessing,
-    parameters: tuple[Parameter, ...],
-    features: int,
-    engines: tuple[str, ...],
-    recipe: Recipe,
-    made_with: Mapping[str, Any],
-) -> None:
-    """Write manifest.json over all files now in the directory; the last step of an export."""
-    files = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST)
-    content = {
-        "schema": SCHEMA,
-        "classes": list(classes),
-        "preprocessing": {
-            **asdict(preprocessing),
-            "colour": "RGB",
-            "resize": "largest centred square, area when shrinking, linear when enlarging",
-        },
-        "parameters": [asdict(p) for p in parameters],
-        "features": features,
-        "engines": list(engines),
-        "recipe": recipe.to_json(),
-        "made_with": dict(made_with),
-        "files": {p.relative_to(directory).as_posix(): sha256(p) for p in files},
-    }
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    # File names, and so classes, need not be text; what is not becomes \\udcXX, as JSON writes it.
-    (directory / MANIFEST).write_text(text, "utf-8", "backslashreplace")
-
-
 def open_bundle(path: Path) -> Bundle:
     """Read and verify a bundle: schema, completeness, the hash of every file.
 
@@ -216,7 +148,7 @@ def open_bundle(path: Path) -> Bundle:
             "use the deco-edge version it was exported with, or export it again"
         )
     try:
-        bundle = _parse(path, root, hashlib.sha256(data).hexdigest(), content)
+        manifest = parse(content)
     except DecoError as error:
         raise BundleError(f"expected {path / MANIFEST} to describe a bundle, but: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -224,7 +156,7 @@ def open_bundle(path: Path) -> Bundle:
             f"expected {path / MANIFEST} to describe a bundle, but it is malformed ({type(error).__name__}: {error}); "
             "export again"
         ) from error
-    for name, expected in bundle.files.items():
+    for name, expected in manifest.files.items():
         file = path / name
         if not is_file(root, name):
             raise BundleError(f"expected the bundle's file {file}, but it is missing; copy the bundle again")
@@ -238,57 +170,4 @@ def open_bundle(path: Path) -> Bundle:
             actual = None
         if actual != expected:
             raise BundleError(f"expected {file} as it was exported, but its hash differs; copy the bundle again")
-    return bundle
-
-
-def _parse(path: Path, root: Root, digest: str, content: dict[str, Any]) -> Bundle:
-    how = content["preprocessing"]
-    preprocessing = Preprocessing(_size(how["size"], LARGEST_SIDE), _triple(how["mean"]), _triple(how["std"]))
-    if min(preprocessing.std) <= 0:
-        raise ValueError("std must be above 0")
-    parameters = []
-    offset = 0
-    for p in content["parameters"]:
-        kind, a, b = str(p["kind"]), float(p["a"]), float(p["b"])
-        parameter = Parameter(str(p["name"]), tuple(_size(d) for d in p["shape"]), int(p["offset"]), kind, a, b)
-        if parameter.offset != offset or kind not in KINDS or not (math.isfinite(a) and math.isfinite(b)):
-            raise ValueError(f"parameter {parameter.name!r}")
-        offset += parameter.size
-        parameters.append(parameter)
-    classes = tuple(str(c) for c in content["classes"])
-    if len(classes) < 2 or len(set(classes)) != len(classes):
-        raise ValueError("classes")
-    files = {str(k): str(v) for k, v in content["files"].items()}
-    for name in files:
-        if Path(name).is_absolute() or ".." in Path(name).parts or "\\" in name:
-            raise ValueError(f"file name {name!r}")
-    missing = [name for name in FILES if name not in files]
-    if missing:
-        raise ValueError(f"no hash of {missing[0]}")
-    recipe = Recipe.from_json(content["recipe"])
-    return Bundle(
-        path,
-        root,
-        digest,
-        classes,
-        preprocessing,
-        tuple(parameters),
-        _size(content["features"]),
-        tuple(str(e) for e in content["engines"]),
-        recipe,
-        dict(content["made_with"]),
-        files,
-    )
-
-
-def _size(value: Any, most: int = 2**31 - 1) -> int:
-    if type(value) is not int or not 1 <= value <= most:
-        raise ValueError(f"size {value!r}")
-    return value
-
-
-def _triple(value: Any) -> tuple[float, float, float]:
-    a, b, c = (float(v) for v in value)
-    if not all(math.isfinite(v) for v in (a, b, c)):
-        raise ValueError(f"numbers {value!r}")
-    return a, b, c
+    return Bundle(**vars(manifest), path=path, root=root, hash=hashlib.sha256(data).hexdigest())

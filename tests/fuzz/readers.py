@@ -28,10 +28,11 @@ with atheris.instrument_imports(include=["deco_runtime", "json", "numpy.lib", "z
     import zipfile
 
     import numpy as np
-    from deco_runtime.bundle import FILES, MANIFEST, open_bundle
-    from deco_runtime.bundle_files import pack
+    from deco_runtime.bundle import open_bundle
+    from deco_runtime.bundle_files import MANIFEST, pack
     from deco_runtime.errors import BundleError, StateError
     from deco_runtime.learner import Learner
+    from deco_runtime.manifest import FILES
     from deco_runtime.recipe import Recipe
     from deco_runtime.state import COUNTS, CURRENT, LearnedState, load, save
 
