@@ -21,8 +21,8 @@ Array = npt.NDArray[Any]
 
 LARGEST_RATIO = 100
 ALWAYS_FINE = 64 << 20
-"""A member of an archive may unpack to ALWAYS_FINE bytes, or to LARGEST_RATIO times what it takes packed: images and
-weights come nowhere near that, and deflate could go to a thousand times."""
+"""Bytes beyond what was expected that no board minds. A member of an archive may unpack to these, or to LARGEST_RATIO
+times what it takes packed: images and weights come nowhere near that, and deflate could go to a thousand times."""
 
 
 def parse_json(data: bytes) -> Any:

@@ -23,14 +23,12 @@ from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.bundle import Bundle
 from deco_runtime.errors import StateError, first_line
 from deco_runtime.learner import Learner
-from deco_runtime.reading import parse_json, read_bytes, read_npz
+from deco_runtime.reading import ALWAYS_FINE, parse_json, read_bytes, read_npz
 from deco_runtime.types import Floats
 
 SCHEMA = 1
 CURRENT, PREVIOUS = "learned.deco", "learned.previous.deco"
 COUNTS = ("segments", "since_retrain", "retrains", "dropped")
-OVERHEAD = 1 << 20
-"""Most bytes of a state file beside its arrays."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +135,8 @@ def save(directory: Path, state: LearnedState) -> int:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
-        if _intact(
-            directory / CURRENT, len(payload)
-        ):  # a damaged one must not take the place of the good one before it
+        # A damaged one must not take the place of the good one before it.
+        if _intact(directory / CURRENT, len(payload)):
             os.replace(directory / CURRENT, directory / PREVIOUS)
         os.replace(temporary, directory / CURRENT)
         _sync_directory(directory)
@@ -158,7 +155,7 @@ def _payload(path: Path, size: int) -> bytes:
 
     Raises ValueError when they do not fit, and OSError.
     """
-    data = read_bytes(path, 2 * size + OVERHEAD)
+    data = read_bytes(path, 2 * size + ALWAYS_FINE)  # so that state of another bundle is still told from damage
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise ValueError("its checksum is wrong")
     return data[32:]

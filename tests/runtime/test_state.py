@@ -231,6 +231,18 @@ def test_state_of_another_bundle(saved: Path, bundle: Bundle) -> None:
     assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
 
 
+def test_state_of_another_much_larger_bundle(saved: Path, bundle: Bundle) -> None:
+    """Must not be called damaged: that advice would throw it away."""
+
+    def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+        arrays["theta"] = np.zeros(1 << 20, np.float32)
+        meta["bundle"] = "0" * 64
+
+    repacked(saved / CURRENT, change)
+    with pytest.raises(StateError, match="belongs to another one; give that bundle, or another --state"):
+        load(saved, bundle)
+
+
 @pytest.mark.parametrize("schema", [2, 99, "1", None, [1]])
 def test_state_of_another_version(saved: Path, bundle: Bundle, schema: Any) -> None:
     repacked(saved / CURRENT, lambda arrays, meta: meta.update(schema=schema))
