@@ -18,7 +18,13 @@ from deco_runtime.terminal import exit_with, progress_bars
     help="Image folder DIR/<class>/<image> or DIR/train/<class>/<image>; or 'digits', handwritten digits that come "
     "with scikit-learn and need no download. A digits bundle carries its own stream for deco-run --demo.",
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Directory to make.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    help="Directory to make; or, if the name ends with .deco, one file, which every command opens as it is.",
+)
 @click.option(
     "--labelled",
     default=0.1,
@@ -64,6 +70,7 @@ def command(out: Path, **given: object) -> None:
     \b
     deco-export --out digits-bundle                         no data needed
     deco-export --data photos --out bundle --labelled 0.2   your own folder of class folders
+    deco-export --data photos --out bundle.deco             one file, to copy to a device
     """
     try:
         from deco_export.export import Options, export

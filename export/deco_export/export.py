@@ -14,10 +14,12 @@ import cv2
 import numpy as np
 import onnx
 import torch
-from deco_runtime import bundle as bundles
+from deco_runtime.bundle import open_bundle
+from deco_runtime.bundle_files import ENDING, pack
 from deco_runtime.engine import EXACT, REPRESENTATION, check_runtime, engines
 from deco_runtime.errors import DecoError, ExportError, RuntimeMissingError, UsageError
 from deco_runtime.golden import relative_error
+from deco_runtime.manifest import write_manifest
 from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.recipe import RECIPES
 
@@ -64,7 +66,7 @@ class Exported:
 
 
 def export(options: Options, progress: Progress, loaded: data.Data | None = None) -> Exported:
-    """Make the bundle at `options.out`. It appears there complete or not at all.
+    """Make the bundle at `options.out`, one file if its name ends with .deco. It appears there complete or not at all.
 
     loaded: labelled data to use in place of reading `options.data`.
 
@@ -78,12 +80,17 @@ def export(options: Options, progress: Progress, loaded: data.Data | None = None
         raise RuntimeMissingError(reason)
     # Beside the target, so that the final rename stays on one file system; one left by a kill is taken over.
     partial = out.parent / f".{out.name}.partial"
+    packed = partial.with_name(f"{partial.name}.zip")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
         exported = _fill(partial, options, progress, loaded or _load(options, progress))
-        bundles.open_bundle(partial)
-        partial.rename(out)
+        made = partial
+        if out.suffix == ENDING:
+            made = packed
+            pack(partial, packed)
+        open_bundle(made)
+        made.rename(out)
     except OSError as error:
         raise ExportError(
             f"expected to write the bundle to {out}, but the system says: {error.strerror or error}; "
@@ -91,6 +98,7 @@ def export(options: Options, progress: Progress, loaded: data.Data | None = None
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        packed.unlink(missing_ok=True)
     return exported
 
 
@@ -181,7 +189,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     (directory / "trained_on.txt").write_text("\n".join(loaded.trained_on) + "\n", "ascii")
     if loaded.stream is not None and loaded.test is not None:
         _write_demo(directory / "demo", loaded.stream, loaded.test)
-    bundles.write_manifest(
+    write_manifest(
         directory,
         loaded.classes,
         how,

@@ -11,17 +11,15 @@
     trained_on.txt    fingerprints of the images used in training, one per line
     demo/             only in a bundle that carries its own stream: stream.avi, labels.npy, test.npz
 
-One implementation for both sides: deco-export writes with `write_manifest`, everyone reads with `open_bundle`.
+It is a directory, or one .deco file: a zip of these files, which is read where it lies and never unpacked. One
+implementation for both sides: deco-export writes with `write_manifest`, everyone reads with `open_bundle`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
-import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,52 +27,27 @@ import numpy as np
 import numpy.typing as npt
 
 from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.bundle_files import MANIFEST, Root, is_file, open_root, sha256
 from deco_runtime.errors import BundleError, DecoError
-from deco_runtime.initialise import KINDS, Parameter
-from deco_runtime.preprocess import Preprocessing
-from deco_runtime.recipe import Recipe
+from deco_runtime.manifest import SCHEMA, Manifest, parse
+from deco_runtime.reading import Array, parse_json, read_npy, read_npz
 from deco_runtime.regression import Statistics
 from deco_runtime.types import Floats, Ints, Pixels
 
-SCHEMA = 1
-MANIFEST = "manifest.json"
-FILES = (
-    "inference.onnx",
-    *(f"graphs/{g}.onnx" for g in ("predict", "weight_gradient", "input_gradient", "feature_gradient")),
-    "weights.npy",
-    "buffer.npz",
-    "guard.npz",
-    "golden.npz",
-    "trained_on.txt",
-)
-"""Files every bundle has; the manifest lists these and whatever else there is."""
+LARGEST_MANIFEST = 16 << 20
+"""Bytes."""
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """An opened and verified bundle. `hash` is the SHA-256 of its manifest, which names every file's own."""
+class Bundle(Manifest):
+    """An opened and verified bundle. `hash` is the SHA-256 of its manifest, which names every file's own.
+
+    path: of the directory or .deco file. root: `root / name` opens any of its files.
+    """
 
     path: Path
+    root: Root
     hash: str
-    classes: tuple[str, ...]
-    preprocessing: Preprocessing
-    parameters: tuple[Parameter, ...]
-    features: int
-    engines: tuple[str, ...]
-    recipe: Recipe
-    made_with: Mapping[str, Any]
-    """How it came about: tool versions, model, data, seed, validation accuracy."""
-    files: Mapping[str, str]
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """C, H, W of the network's input."""
-        return 3, self.preprocessing.size, self.preprocessing.size
-
-    @property
-    def weight_count(self) -> int:
-        """P, the length of θ."""
-        return sum(p.size for p in self.parameters)
 
     def weights(self) -> Floats:
         """θ_0 (P,) float32, the pre-trained model."""
@@ -117,74 +90,41 @@ class Bundle:
 
     def trained_on(self) -> frozenset[str]:
         """Fingerprints of the images the model was trained on."""
-        return frozenset((self.path / "trained_on.txt").read_text("ascii", "replace").split())
-
-    def golden(self) -> dict[str, Floats]:
-        """Inputs and expected outputs of the graphs, by the names given in docs/bundle.md."""
         try:
-            with np.load(self.path / "golden.npz", allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
+            text = self.root.joinpath("trained_on.txt").read_bytes()
+        except Exception as error:  # as in _array
+            raise self._broken("trained_on.txt", "fingerprints") from error
+        return frozenset(text.decode("ascii", "replace").split())
+
+    def golden(self, names: Collection[str] | None = None) -> dict[str, Array]:
+        """Inputs and expected outputs of the graphs, by the names given in docs/bundle.md: all, or those it has."""
+        try:
+            with self.root.joinpath("golden.npz").open("rb") as file:
+                return read_npz(file, names)
+        except MemoryError:
+            raise
         except Exception as error:  # as in _array
             raise self._broken("golden.npz", "a numpy archive") from error
 
     def _array(self, name: str, key: str | None, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> Any:
         try:
-            loaded = np.load(self.path / name, allow_pickle=False)
-            array = loaded if key is None else loaded[key]
-        except Exception as error:  # numpy, zipfile and zlib raise a dozen kinds, and have no common one
+            with self.root.joinpath(name).open("rb") as file:
+                array = read_npy(file) if key is None else read_npz(file, (key,))[key]
+        except MemoryError:
+            raise
+        except Exception as error:  # the disk, zipfile and zlib raise a dozen kinds
             raise self._broken(name, f"an array {key}" if key else "an array") from error
-        fits = (
-            isinstance(array, np.ndarray)
-            and array.ndim == len(shape)
-            and all(want in (None, got) for want, got in zip(shape, array.shape, strict=True))
+        fits = array.ndim == len(shape) and all(
+            want in (None, got) for want, got in zip(shape, array.shape, strict=True)
         )
         if not fits or array.dtype != dtype:
             raise self._broken(name, f"{key or 'an array'} of {np.dtype(dtype)} and shape {shape}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise self._broken(name, f"{key or 'an array'} of finite numbers")
         return array
 
     def _broken(self, name: str, expected: str) -> BundleError:
         return BundleError(f"expected {self.path / name} to hold {expected}, but it does not; export the bundle again")
-
-
-def sha256(path: Path) -> str:
-    """Hex SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def write_manifest(
-    directory: Path,
-    classes: tuple[str, ...],
-    preprocessing: Preprocessing,
-    parameters: tuple[Parameter, ...],
-    features: int,
-    engines: tuple[str, ...],
-    recipe: Recipe,
-    made_with: Mapping[str, Any],
-) -> None:
-    """Write manifest.json over all files now in the directory; the last step of an export."""
-    files = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST)
-    content = {
-        "schema": SCHEMA,
-        "classes": list(classes),
-        "preprocessing": {
-            **asdict(preprocessing),
-            "colour": "RGB",
-            "resize": "largest centred square, area when shrinking, linear when enlarging",
-        },
-        "parameters": [asdict(p) for p in parameters],
-        "features": features,
-        "engines": list(engines),
-        "recipe": recipe.to_json(),
-        "made_with": dict(made_with),
-        "files": {p.relative_to(directory).as_posix(): sha256(p) for p in files},
-    }
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    # File names, and so classes, need not be text; what is not becomes \\udcXX, as JSON writes it.
-    (directory / MANIFEST).write_text(text, "utf-8", "backslashreplace")
 
 
 def open_bundle(path: Path) -> Bundle:
@@ -192,94 +132,42 @@ def open_bundle(path: Path) -> Bundle:
 
     Raises BundleError naming what is missing, altered, malformed or from a newer version.
     """
-    manifest = path / MANIFEST
-    if not os.path.isfile(manifest):  # unlike Path.is_file, False also for what may not be looked at
-        found = "no manifest.json in it" if os.path.isdir(path) else "a file" if os.path.exists(path) else "nothing"
-        raise BundleError(f"expected a bundle directory at {path}, but found {found}; make one with deco-export")
+    root = open_root(path)
     try:
-        data = manifest.read_bytes()
-        content = json.loads(data)
+        with root.joinpath(MANIFEST).open("rb") as stream:
+            data = stream.read(LARGEST_MANIFEST)
+        content = parse_json(data)
         schema = content["schema"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except Exception as error:  # as json, zipfile and the disk have it
         raise BundleError(
-            f"expected {manifest} to be a bundle's manifest, but it cannot be read; export again"
+            f"expected {path / MANIFEST} to be a bundle's manifest, but it cannot be read; export again"
         ) from error
     if schema != SCHEMA:
         raise BundleError(
-            f"expected a bundle of schema {SCHEMA}, but {manifest} is of schema {schema!r}; "
+            f"expected a bundle of schema {SCHEMA}, but {path / MANIFEST} is of schema {schema!r:.40}; "
             "use the deco-edge version it was exported with, or export it again"
         )
     try:
-        bundle = _parse(path, hashlib.sha256(data).hexdigest(), content)
+        manifest = parse(content)
     except DecoError as error:
-        raise BundleError(f"expected {manifest} to describe a bundle, but: {error}") from error
+        raise BundleError(f"expected {path / MANIFEST} to describe a bundle, but: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise BundleError(
-            f"expected {manifest} to describe a bundle, but it is malformed ({type(error).__name__}: {error}); "
+            f"expected {path / MANIFEST} to describe a bundle, but it is malformed ({type(error).__name__}: {error}); "
             "export again"
         ) from error
-    for name, expected in bundle.files.items():
+    for name, expected in manifest.files.items():
         file = path / name
-        if not os.path.isfile(file):
+        if not is_file(root, name):
             raise BundleError(f"expected the bundle's file {file}, but it is missing; copy the bundle again")
         try:
-            actual = sha256(file)
+            actual = sha256(root.joinpath(name))
         except OSError as error:
             raise BundleError(
                 f"expected to read {file}, but the system says: {error.strerror}; copy it anew"
             ) from error
+        except Exception:  # zipfile and zlib raise a dozen kinds
+            actual = None
         if actual != expected:
             raise BundleError(f"expected {file} as it was exported, but its hash differs; copy the bundle again")
-    return bundle
-
-
-def _parse(path: Path, digest: str, content: dict[str, Any]) -> Bundle:
-    how = content["preprocessing"]
-    preprocessing = Preprocessing(_size(how["size"]), _triple(how["mean"]), _triple(how["std"]))
-    if min(preprocessing.std) <= 0:
-        raise ValueError("std must be above 0")
-    parameters = []
-    offset = 0
-    for p in content["parameters"]:
-        kind, a, b = str(p["kind"]), float(p["a"]), float(p["b"])
-        parameter = Parameter(str(p["name"]), tuple(_size(d) for d in p["shape"]), int(p["offset"]), kind, a, b)
-        if parameter.offset != offset or kind not in KINDS or not (math.isfinite(a) and math.isfinite(b)):
-            raise ValueError(f"parameter {parameter.name!r}")
-        offset += parameter.size
-        parameters.append(parameter)
-    classes = tuple(str(c) for c in content["classes"])
-    if len(classes) < 2 or len(set(classes)) != len(classes):
-        raise ValueError("classes")
-    files = {str(k): str(v) for k, v in content["files"].items()}
-    for name in files:
-        if Path(name).is_absolute() or ".." in Path(name).parts or "\\" in name:
-            raise ValueError(f"file name {name!r}")
-    missing = [name for name in FILES if name not in files]
-    if missing:
-        raise ValueError(f"no hash of {missing[0]}")
-    recipe = Recipe.from_json(content["recipe"])
-    return Bundle(
-        path,
-        digest,
-        classes,
-        preprocessing,
-        tuple(parameters),
-        _size(content["features"]),
-        tuple(str(e) for e in content["engines"]),
-        recipe,
-        dict(content["made_with"]),
-        files,
-    )
-
-
-def _size(value: Any) -> int:
-    if type(value) is not int or not 1 <= value < 2**31:
-        raise ValueError(f"size {value!r}")
-    return value
-
-
-def _triple(value: Any) -> tuple[float, float, float]:
-    a, b, c = (float(v) for v in value)
-    if not all(math.isfinite(v) for v in (a, b, c)):
-        raise ValueError(f"numbers {value!r}")
-    return a, b, c
+    return Bundle(**vars(manifest), path=path, root=root, hash=hashlib.sha256(data).hexdigest())

@@ -37,7 +37,7 @@ def command() -> click.Command:
             required=True,
             type=click.Path(path_type=Path),
             metavar="BUNDLE",
-            help="Directory made by deco-export.",
+            help="Directory or .deco file made by deco-export.",
         ),
         *(module.OPTION for module in found.values()),
         click.Option(
@@ -45,6 +45,15 @@ def command() -> click.Command:
             type=click.Path(path_type=Path),
             metavar="DIR",
             help="Where learned state is kept and taken up again.  [default: BUNDLE with '-state' behind its name]",
+        ),
+        click.Option(
+            ["--save-every"],
+            default=60,
+            show_default=True,
+            type=click.IntRange(0),
+            metavar="SECONDS",
+            help="Save at most this often, and at the end: what a power cut may cost, against what an SD card may be "
+            "written. 0 saves after every segment.",
         ),
         click.Option(
             ["--engine"],
@@ -138,6 +147,7 @@ def deco_run(
     stc: int,
     seed: int,
     events: Path | None,
+    save_every: int,
     no_learn: bool,
     **source_values: Any,
 ) -> int:
@@ -168,6 +178,7 @@ def deco_run(
         stc=stc,
         seed=seed,
         events=events,
+        save_every=save_every,
         learn=not no_learn,
     )
     run, skip = prepare(options, *given.popitem(), started=STARTED)

@@ -11,7 +11,6 @@ import os
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module, metadata, util
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError, first_line
@@ -19,6 +18,7 @@ from deco_runtime.types import Floats
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
+    from deco_runtime.bundle_files import Root
     from deco_runtime.recipe import Recipe
 
 
@@ -90,8 +90,8 @@ class EngineModule(Protocol):
     """"auto" takes the usable engine with the highest, where `choose` has not timed them."""
     unusable: Callable[[Bundle | None], str | None]
     """Why this engine cannot run the bundle here, or any bundle for None, as a sentence; None when it can."""
-    load: Callable[[Path], Engine]
-    """Opens the graphs of the bundle in this folder."""
+    load: Callable[[Root], Engine]
+    """Opens the graphs of the bundle whose files are there."""
 
 
 def engines() -> dict[str, EngineModule]:
@@ -130,7 +130,7 @@ def open_engine(bundle: Bundle, name: str = "auto", precision: str = "fp32") -> 
     reason = known[name].unusable(bundle)
     if reason is not None:
         raise RuntimeMissingError(reason)
-    return known[name].load(bundle.path)
+    return known[name].load(bundle.root)
 
 
 def threads() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import sys
@@ -13,6 +14,9 @@ from typing import Any, TextIO
 
 from deco_runtime.errors import UsageError
 
+OF_THE_DISK = {errno.EROFS, errno.ENOSPC, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC)}
+"""Errors that say nothing against the name: a disk that is read-only, full or broken must not end what it only logs."""
+
 
 class EventLog:
     """Appends events to a file; without a file it does nothing.
@@ -21,7 +25,7 @@ class EventLog:
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Raises UsageError when the file cannot be written."""
+        """Raises UsageError when the file cannot be written; a disk that cannot write now is warned of instead."""
         self._file: TextIO | None = None
         if path is not None:
             try:
@@ -29,6 +33,9 @@ class EventLog:
                 # File names need not be text; what is not becomes \\udcXX, as JSON writes it.
                 self._file = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
             except OSError as error:
+                if error.errno in OF_THE_DISK:
+                    _warn(str(path), error)
+                    return
                 raise UsageError(
                     f"expected --events to name a file that can be written, but {path}: {error.strerror}; change it"
                 ) from error
@@ -50,17 +57,21 @@ class EventLog:
             self._file = None
             with contextlib.suppress(OSError):
                 file.close()
-            print(
-                f"warning: expected to write events to {file.name}, but the system says: {error.strerror}; "
-                "goes on without, free space",
-                file=sys.stderr,
-            )
+            _warn(file.name, error)
 
     def close(self) -> None:
         """End the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _warn(name: str, error: OSError) -> None:
+    print(
+        f"warning: expected to write events to {name}, but the system says: {error.strerror}; "
+        "goes on without, free space or mend the disk",
+        file=sys.stderr,
+    )
 
 
 def _plain(value: Any) -> Any:

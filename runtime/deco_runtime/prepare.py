@@ -19,6 +19,7 @@ from deco_runtime.golden import golden_check
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe
 from deco_runtime.run import Run
+from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer, read_test_folder
 from deco_runtime.view import View
 
@@ -37,6 +38,7 @@ class Options:
     stc: int
     seed: int
     events: Path | None
+    save_every: int
     learn: bool
 
 
@@ -49,6 +51,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     bundle = open_bundle(options.bundle)
     whole = options.bundle.resolve()
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
+    unwritable = states.hold(directory) if options.learn else None
     name, choice = options.engine, None
     if name == "auto" and options.learn:  # predictions alone are not worth the seconds of a timing
         name, choice = fastest(options.bundle, directory, options.precision)
@@ -57,9 +60,10 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     if (complaint := golden_check(bundle, engine, options.learn)) is not None:
         raise BundleError(complaint)
     view = View(f"{options.bundle.name} on {engine.name}")
-    if choice:
-        view.line(choice)
-    learner = restored = None
+    for words in filter(None, (choice, unwritable and f"warning: {unwritable}")):
+        view.line(words)
+    events = EventLog(options.events)
+    learner = restored = note = None
     if options.learn:
         rng = np.random.default_rng(options.seed)
         learner = Learner(
@@ -67,9 +71,18 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         )
         restored, note = states.load(directory, bundle)
         if note:
-            view.line(f"note: {note}")
+            view.line(f"warning: {note}")
         if restored:
             restored.restore(learner)
+        events.write(
+            "state",
+            found=restored is not None,
+            segments=learner.segments,
+            retrains=learner.retrains,
+            passed_over=note,
+            unwritable=unwritable,
+        )
+        if restored:
             view.line(f"goes on from {directory}: {learner.segments} segments, {learner.retrains} updates")
     scorer = _scorer(options, source_name, bundle, engine, view)
     request = sources.SourceRequest(
@@ -78,9 +91,8 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         stc=options.stc,
         seed=options.seed,
         trained_on=bundle.trained_on(),
-        bundle=bundle.path,
+        bundle=bundle.root,
     )
-    events = EventLog(options.events)
     source = sources.discover()[source_name].open_source(source_value, request)
     skip = 0
     if restored and not source.live and restored.source == source.name and restored.position:
@@ -91,7 +103,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         engine,
         source,
         learner,
-        directory,
+        Saver(directory, bundle, options.save_every, events, view, bool(unwritable), None if note else restored),
         scorer,
         events,
         view,

@@ -12,30 +12,25 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from deco_runtime import state as states
 from deco_runtime.bundle import Bundle
 from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import Engine
-from deco_runtime.errors import StateError
 from deco_runtime.events import EventLog
 from deco_runtime.gather import Gatherer
 from deco_runtime.learner import Learner
 from deco_runtime.notify import Notifier
 from deco_runtime.preprocess import preprocess
+from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer
 from deco_runtime.sources import FrameSource
 from deco_runtime.types import Floats, Frame, Segment
 from deco_runtime.view import View
 from deco_runtime.vote import pseudo_label
 from deco_runtime.worker import Cancelled, Worker
-
-SAVE_S = 60.0
-"""Seconds between saves where no update of the model asks for one: a segment is worth less than an SD card."""
 
 
 class Run:
@@ -47,7 +42,7 @@ class Run:
         engine: Engine,
         source: FrameSource,
         learner: Learner | None,
-        state_dir: Path,
+        saver: Saver,
         scorer: Scorer | None,
         events: EventLog,
         view: View,
@@ -59,8 +54,8 @@ class Run:
         self.bundle, self.engine, self.source, self.learner = bundle, engine, source, learner
         self.scorer, self.events, self.view = scorer, events, view
         self.stop = threading.Event()
-        self._state_dir, self._max_segments, self._segment_size = state_dir, max_segments, segment_size
-        self._started, self._saved_at = started, time.monotonic()
+        self._saver, self._max_segments, self._segment_size = saver, max_segments, segment_size
+        self._started = started
         self._frozen_theta = bundle.weights()
         self._frozen: float | None = None
         self._deployed: float | None = None
@@ -168,7 +163,8 @@ class Run:
         self._position = position
         self._show_doing("predicting")
         self._report(segment, asdict(report))
-        if self._retrain_if_due() or time.monotonic() - self._saved_at >= SAVE_S:
+        self._retrain_if_due()
+        if self._saver.due:
             self._save()
 
     def _retrain_if_due(self) -> bool:
@@ -237,19 +233,8 @@ class Run:
         self.view.line(f"{when}: deployed model {self._deployed:.1%}, never updated {self._frozen:.1%}")
 
     def _save(self) -> None:
-        if self.learner is None:
-            return
-        begun = time.monotonic()
-        snapshot = states.LearnedState.of(self.learner, self.bundle, self.source.name, self._position)
-        try:
-            written = states.save(self._state_dir, snapshot)
-        except StateError as error:
-            # Going on without saving is better than losing what was learned with the process.
-            self.events.write("save", ok=False, reason=str(error))
-            self.view.line(f"warning: {error}")
-            return
-        self._saved_at = time.monotonic()
-        self.events.write("save", ok=True, bytes=written, seconds=self._saved_at - begun, segment=self.learner.segments)
+        if self.learner is not None:
+            self._saver.save(self.learner, self.source.name, self._position)
 
     def _check(self) -> None:
         if self.stop.is_set():
@@ -292,6 +277,8 @@ class Run:
             "stream_accuracy": self._right / self._known if self._known else None,
             "first_prediction_seconds": self._first_prediction,
             "peak_memory_mb": peak_memory_mb(),
+            "saved_bytes": self._saver.written,
+            "saved_bytes_per_day": self._saver.per_day(),
             "seconds": time.monotonic() - self._started,
             "engine": self.engine.name,
         }

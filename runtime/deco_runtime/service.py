@@ -114,7 +114,11 @@ def _local(camera: str) -> list[str]:
 
 @click.command("install-service")
 @click.option(
-    "--bundle", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Directory made by deco-export."
+    "--bundle",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    help="Directory or .deco file made by deco-export.",
 )
 @click.option(
     "--camera",
@@ -240,7 +244,8 @@ def _state(given: Path | None, name: str, user: str | None, groups: tuple[int, f
 
 def _files(bundle: Bundle) -> Iterable[Path]:
     """Every file and directory of a bundle, and the directories above that the sandbox keeps."""
-    files = [bundle.path / name for name in ("manifest.json", *bundle.files)]
+    packed = bundle.path.is_file()
+    files = [bundle.path] if packed else [bundle.path / name for name in ("manifest.json", *bundle.files)]
     above = {parent for file in files for parent in file.resolve().parents}
     return [*files, *sorted(d for d in above if d.is_relative_to(bundle.path.resolve()) or not _is_hidden(d))]
 

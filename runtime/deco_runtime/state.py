@@ -2,11 +2,13 @@
 
 A state directory holds `learned.deco` and `learned.previous.deco`. A file is 32 bytes of SHA-256 over the rest, then a
 numpy .npz without pickles. It is written to a temporary file, flushed to the disk, and renamed over; the one before
-is kept, so at every instant one good file is there.
+is kept, so at every instant one good file is there. One run at a time holds the directory, by a lock that ends with its
+process, however that ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -19,8 +21,9 @@ import numpy as np
 
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.bundle import Bundle
-from deco_runtime.errors import StateError
+from deco_runtime.errors import StateError, first_line
 from deco_runtime.learner import Learner
+from deco_runtime.reading import ALWAYS_FINE, parse_json, read_bytes, read_npz
 from deco_runtime.types import Floats
 
 SCHEMA = 1
@@ -60,6 +63,48 @@ class LearnedState:
             setattr(learner, name, self.counts[name])
 
 
+def hold(directory: Path) -> str | None:
+    """Make the directory if there is none, and keep other runs out of it until this process ends.
+
+    Returns why nothing can be saved there, None when it can: a disk that is read-only now may be mended later, and
+    meanwhile predicting is worth more than nothing. A place that is none, a mistyped one, raises StateError, and so
+    does one that another run holds.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if os.name == "posix":
+            _lock(directory)
+    except BlockingIOError:
+        raise StateError(
+            f"expected to be the only run with the learned state in {directory}, but another one has it; "
+            "stop that one, or choose another --state"
+        ) from None
+    except OSError as error:
+        raise StateError(
+            f"expected a place for learned state at {directory}, but: {error.strerror}; choose another --state"
+        ) from error
+    if os.access(directory, os.W_OK):
+        return None
+    return (
+        f"expected to save in {directory}, but it may not be written: the disk is read-only, or permissions forbid it; "
+        "learns in memory until that is mended, and loses it when the run ends"
+    )
+
+
+def _lock(directory: Path) -> None:
+    """Raises BlockingIOError when another process has the lock. The system takes it back when this one ends."""
+    import fcntl  # posix only
+
+    handle = os.open(directory, os.O_RDONLY)  # the directory itself, so that a read-only disk can be locked too
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:  # some file systems of the network have no such lock
+        os.close(handle)
+
+
 def save(directory: Path, state: LearnedState) -> int:
     """Replace the state in the directory; returns the bytes written.
 
@@ -90,11 +135,14 @@ def save(directory: Path, state: LearnedState) -> int:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
-        if _intact(directory / CURRENT):  # a damaged one must not take the place of the good one before it
+        # A damaged one must not take the place of the good one before it.
+        if _intact(directory / CURRENT, len(payload)):
             os.replace(directory / CURRENT, directory / PREVIOUS)
         os.replace(temporary, directory / CURRENT)
         _sync_directory(directory)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # half a file on a full disk would keep it full
         raise StateError(
             f"expected to write learned state to {directory}, but the system says: {error.strerror}; "
             "free space or choose another --state"
@@ -102,17 +150,20 @@ def save(directory: Path, state: LearnedState) -> int:
     return len(payload) + 32
 
 
-def _payload(path: Path) -> bytes:
-    """What a state file holds behind its checksum. Raises ValueError when they do not fit, and OSError."""
-    data = path.read_bytes()
+def _payload(path: Path, size: int) -> bytes:
+    """What a state file holds behind its checksum, about `size` bytes.
+
+    Raises ValueError when they do not fit, and OSError.
+    """
+    data = read_bytes(path, 2 * size + ALWAYS_FINE)  # so that state of another bundle is still told from damage
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise ValueError("its checksum is wrong")
     return data[32:]
 
 
-def _intact(path: Path) -> bool:
+def _intact(path: Path, size: int) -> bool:
     try:
-        _payload(path)
+        _payload(path, size)
     except (OSError, ValueError):
         return False
     return True
@@ -132,16 +183,8 @@ def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | No
     """The newest good state in the directory (None when there is none), and a sentence when one had to be passed over.
 
     Raises StateError when the state belongs to another bundle or a newer version, or when files are there but none of
-    them can be used: learned state is never silently thrown away. Also when nothing could be saved
-    there; a missing directory is made.
+    them can be used: learned state is never silently thrown away.
     """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        reason = None if os.access(directory, os.W_OK) else "it may not be written"
-    except OSError as error:
-        reason = error.strerror
-    if reason:
-        raise StateError(f"expected a place for learned state at {directory}, but: {reason}; choose another --state")
     complaints = []
     for name in (CURRENT, PREVIOUS):
         path = directory / name
@@ -149,10 +192,10 @@ def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | No
             continue
         try:
             state = _read(path, bundle)
-        except StateError:
+        except (StateError, MemoryError):
             raise
         except Exception as error:  # numpy, zipfile and json raise a dozen kinds
-            complaints.append(f"{path} is damaged ({error})")
+            complaints.append(f"{path} is damaged ({first_line(error)})")
             continue
         note = f"{complaints[0]}; went on from the one before" if complaints else None
         return state, note
@@ -165,24 +208,25 @@ def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | No
 
 
 def _read(path: Path, bundle: Bundle) -> LearnedState:
-    with np.load(io.BytesIO(_payload(path)), allow_pickle=False) as archive:
-        meta = json.loads(archive["meta"].tobytes())
-        if meta["schema"] != SCHEMA:
-            raise StateError(
-                f"expected learned state of schema {SCHEMA}, but {path} is of schema {meta['schema']!r}; "
-                "use the deco-edge version that wrote it, or another --state"
-            )
-        if meta["bundle"] != bundle.hash:
-            raise StateError(
-                f"expected learned state of the bundle {bundle.path}, but {path} belongs to another one; "
-                "give that bundle, or another --state"
-            )
-        theta, x_syn, velocity = archive["theta"], archive["x_syn"], archive["velocity"]
     initial = bundle.buffer()
+    size = 4 * bundle.weight_count + 2 * initial.x_syn.nbytes
+    arrays = read_npz(io.BytesIO(_payload(path, size)))
+    meta = parse_json(arrays["meta"].tobytes())
+    if meta["schema"] != SCHEMA:
+        raise StateError(
+            f"expected learned state of schema {SCHEMA}, but {path} is of schema {meta['schema']!r:.40}; "
+            "use the deco-edge version that wrote it, or another --state"
+        )
+    if meta["bundle"] != bundle.hash:
+        raise StateError(
+            f"expected learned state of the bundle {bundle.path}, but {path} belongs to another one; "
+            "give that bundle, or another --state"
+        )
+    theta, x_syn, velocity = arrays["theta"], arrays["x_syn"], arrays["velocity"]
     if theta.shape != (bundle.weight_count,) or not x_syn.shape == velocity.shape == initial.x_syn.shape:
         raise ValueError("its arrays do not fit the bundle")
-    if not all(a.dtype == np.float32 for a in (theta, x_syn, velocity)):
-        raise ValueError("its arrays are not float32")
+    if not all(a.dtype == np.float32 and np.isfinite(a).all() for a in (theta, x_syn, velocity)):
+        raise ValueError("its arrays are not finite float32")
     np.random.default_rng(0).bit_generator.state = meta["generator"]  # raises unless it is one
     counts, position = {name: meta["counts"][name] for name in COUNTS}, meta["position"]
     if not all(type(n) is int and 0 <= n < 2**63 for n in (*counts.values(), position)):

@@ -169,7 +169,7 @@ def test_broken_files_end_in_one_sentence(tmp_path: Path, deco_bench: Callable[.
 def test_what_cannot_be_measured_ends_in_one_sentence(tmp_path: Path, deco_bench: Callable[..., Done]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     refused(deco_bench("run", "--bundle", tmp_path, "--out", tmp_path), 2, "expected --out")
-    refused(deco_bench("run", "--bundle", tmp_path), 4, "expected a bundle directory")
+    refused(deco_bench("run", "--bundle", tmp_path), 4, "expected a bundle at")
     signal.signal(signal.SIGTERM, before)
 
 

@@ -122,7 +122,7 @@ def test_a_learner_that_fails_beside_the_predictions_is_heard(bundle_path: Path)
 
 
 def test_errors_of_a_process_are_raised_here(bundle_path: Path, tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="expected a bundle directory"):
+    with pytest.raises(BundleError, match="expected a bundle at"):
         measure_in_process("start", tmp_path, silent, engine="portable")
     with pytest.raises(
         DecoError, match=r"expected the measurement 'start' to end, but its process failed with: TypeErr"

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib import util
 from pathlib import Path
@@ -246,15 +247,17 @@ def other_classes(classes, image_size):
 """
 
 
-def test_a_users_own_model_is_exported(photos: Path, tmp_path: Path) -> None:
+def test_a_users_own_model_is_exported_into_one_file(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "my_models.py").write_text(MY_MODELS)
-    out = tmp_path / "bundle"
+    out = tmp_path / "out" / "mine.deco"
     done = export(
         *("--data", photos, "--out", out, "--model", "my_models:mine", "--image-size", "16", "--epochs", "2"),
         *("--ipc", "1", "--labelled", "0.6"),
         path=tmp_path,
     )
     assert done.returncode == 0, done.stderr
+    assert [path.name for path in out.parent.iterdir()] == ["mine.deco"]
+    assert zipfile.is_zipfile(out)
     bundle = open_bundle(out)
     assert bundle.features == 6
     kinds = {p.name: p.kind for p in bundle.parameters}

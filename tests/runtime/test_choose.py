@@ -43,7 +43,7 @@ def test_one_engine_needs_no_timing(
     bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usable: list[str]
 ) -> None:
     untimed(monkeypatch)
-    monkeypatch.setattr(choose, "by_preference", lambda bundle: {usable[0]: None, "other": "not installed"})
+    monkeypatch.setattr(choose, "by_preference", lambda bundle, precision: {usable[0]: None, "other": "not installed"})
     assert fastest(bundle_path, tmp_path) == ("auto", None)
     assert list(tmp_path.iterdir()) == []
 

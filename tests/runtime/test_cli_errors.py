@@ -121,8 +121,18 @@ def test_wrong_options(arguments: list[str], words: str) -> None:
 
 def test_no_bundle(tmp_path: Path) -> None:
     refused(
-        4, f"expected a bundle directory at {tmp_path / 'b'}, but found nothing", "--bundle", tmp_path / "b", "--demo"
+        4,
+        f"expected a bundle at {tmp_path / 'b'}, but found nothing",
+        "--bundle",
+        tmp_path / "b",
+        "--demo",
     )
+
+
+def test_a_file_that_is_no_bundle(tmp_path: Path) -> None:
+    (tmp_path / "b.deco").write_bytes(b"hello")
+    words = f"expected a bundle at {tmp_path / 'b.deco'}, but found a file that is no plain zip"
+    refused(4, words, "--bundle", tmp_path / "b.deco", "--demo")
 
 
 def test_an_altered_bundle(copy: Path, state: Path) -> None:
@@ -287,7 +297,8 @@ def test_names_that_are_no_text(copy: Path, state: Path, photos: Path, tmp_path:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["segments"] == 1
     lines = [json.loads(line) for line in events.read_text("utf-8").splitlines()]
-    assert lines[0]["name"] == f"images in {images}, stc 500, seed 0"
+    assert [line["event"] for line in lines[:2]] == ["state", "source"]
+    assert lines[1]["name"] == f"images in {images}, stc 500, seed 0"
     loaded, _ = load(latin / "state", open_bundle(copy))
     assert loaded is not None
     assert loaded.source == f"images in {images}, stc 500, seed 0"

@@ -77,6 +77,7 @@ def test_demo_learns_scores_and_reports(bundle_path: Path, tmp_path: Path) -> No
     assert [line["number"] for line in lines if line["event"] == "segment"] == [1, 2, 3, 4, 5]
     assert [line["when"] for line in lines if line["event"] == "score"] == ["before", "during", "during", "after"]
     assert [line["action"] for line in lines if line["event"] == "source"] == ["opened", "ended"]
+    assert [line["found"] for line in lines if line["event"] == "state"] == [False]
     first = events(tmp_path / "e", "segment")[0]
     assert sum(first["votes"].values()) == 16
     assert 0 <= first["kept"] <= 1
@@ -116,8 +117,8 @@ def test_a_run_goes_on_where_the_last_one_stopped(bundle_path: Path, tmp_path: P
 def test_kill_nine_at_any_moment_loses_nothing_but_time(bundle_path: Path, tmp_path: Path) -> None:
     """A run killed again and again ends with the very state of one that was left alone."""
     recipe = ["segment=16", "retrain_interval=1", "retrain_epochs=3", "iterations=2"]
-    total = 40
-    run(bundle_path, "--demo", "--max-segments", str(total), "--state", f"{tmp_path}/whole", recipe=recipe)
+    total, demo = 40, ["--demo", "--save-every", "0"]
+    run(bundle_path, *demo, "--max-segments", str(total), "--state", f"{tmp_path}/whole", recipe=recipe)
     target = learned(tmp_path / "whole", bundle_path)
     chance = random.Random(0)
     kills = 0
@@ -127,7 +128,7 @@ def test_kill_nine_at_any_moment_loses_nothing_but_time(bundle_path: Path, tmp_p
         if left == 0:
             break
         command = arguments(
-            bundle_path, "--demo", "--max-segments", str(left), "--state", f"{tmp_path}/killed", recipe=recipe
+            bundle_path, *demo, "--max-segments", str(left), "--state", f"{tmp_path}/killed", recipe=recipe
         )
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = state.counts["segments"] if state else 0

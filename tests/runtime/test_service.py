@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from deco_runtime import service
+from deco_runtime.bundle_files import pack
 from deco_runtime.errors import DecoError, StateError, UsageError
 from deco_runtime.service import Service, install_service, unit, word
 from hypothesis import given
@@ -208,7 +209,7 @@ def test_users_and_state_that_cannot_be(bundle: Path, units: Path, tmp_path: Pat
 
 
 def test_bundles_that_cannot_be(bundle: Path, units: Path, tmp_path: Path) -> None:
-    refused(DecoError, "expected a bundle directory at", tmp_path / "none")
+    refused(DecoError, "expected a bundle at", tmp_path / "none")
     refused(UsageError, "expected a path of printable characters", tmp_path / "a\nUser=root")
     (bundle / "graphs").chmod(0o700)
     refused(UsageError, "graphs to be readable for every user", bundle)
@@ -217,6 +218,20 @@ def test_bundles_that_cannot_be(bundle: Path, units: Path, tmp_path: Path) -> No
     refused(UsageError, "weights.npy to be readable for every user", bundle)
     (bundle / "weights.npy").write_bytes(b"")
     refused(DecoError, "its hash differs", bundle)
+
+
+def test_a_bundle_that_is_one_file(
+    bundle: Path, units: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "b.deco"
+    pack(bundle, file)
+    file.chmod(0o640)
+    refused(UsageError, "b.deco to be readable for every user", file)
+    file.chmod(0o644)
+    install(file, "--print")
+    made = capsys.readouterr().out
+    assert str(file) in values(made, "BindReadOnlyPaths")
+    assert read(values(made, "ExecStart")[0][1:], c_escapes=True)[3:5] == ["--bundle", str(file)]
 
 
 def test_a_unit_that_may_not_be_written(
@@ -250,7 +265,7 @@ def test_the_command_is_part_of_deco_run(tmp_path: Path) -> None:
     assert helped.returncode == 0
     done = deco_run("install-service", "--bundle", tmp_path, "--camera", "0")
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr.startswith("error: expected a bundle directory at")
+    assert done.stderr.startswith("error: expected a bundle at")
     assert done.stderr.count("\n") == 1
     done = deco_run("install-service", "--bundle", tmp_path)
     assert (done.returncode, done.stderr) == (2, "error: Missing option '--camera'; see --help\n")

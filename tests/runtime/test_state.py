@@ -17,7 +17,7 @@ from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.errors import StateError
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe
-from deco_runtime.state import COUNTS, CURRENT, PREVIOUS, LearnedState, load, save
+from deco_runtime.state import COUNTS, CURRENT, PREVIOUS, LearnedState, hold, load, save
 from fake_engine import LinearEngine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -231,6 +231,18 @@ def test_state_of_another_bundle(saved: Path, bundle: Bundle) -> None:
     assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
 
 
+def test_state_of_another_much_larger_bundle(saved: Path, bundle: Bundle) -> None:
+    """Must not be called damaged: that advice would throw it away."""
+
+    def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+        arrays["theta"] = np.zeros(1 << 20, np.float32)
+        meta["bundle"] = "0" * 64
+
+    repacked(saved / CURRENT, change)
+    with pytest.raises(StateError, match="belongs to another one; give that bundle, or another --state"):
+        load(saved, bundle)
+
+
 @pytest.mark.parametrize("schema", [2, 99, "1", None, [1]])
 def test_state_of_another_version(saved: Path, bundle: Bundle, schema: Any) -> None:
     repacked(saved / CURRENT, lambda arrays, meta: meta.update(schema=schema))
@@ -292,6 +304,9 @@ WRONG_INSIDE = {
     "theta missing": drop("theta"),
     "theta shorter": remake("theta", lambda a: a[:-1]),
     "theta float64": remake("theta", lambda a: a.astype(np.float64)),
+    "theta big-endian": remake("theta", lambda a: a.astype(">f4")),
+    "theta not a number": remake("theta", lambda a: np.r_[np.float32(np.nan), a[1:]]),
+    "velocity infinite": remake("velocity", lambda a: a + np.float32(np.inf)),
     "theta scalar": remake("theta", lambda a: a[0]),
     "x_syn missing": drop("x_syn"),
     "x_syn of another ipc": remake("x_syn", lambda a: a[:10]),
@@ -367,6 +382,44 @@ def test_deeply_nested_meta(tmp_path: Path, bundle: Bundle, depth: int) -> None:
         load(tmp_path, bundle)
 
 
+def test_a_key_given_twice(saved: Path, bundle: Bundle) -> None:
+    """Which of the two counts would depend on the reader."""
+
+    def twice(meta: np.ndarray) -> np.ndarray:
+        return np.frombuffer(meta.tobytes().replace(b'"schema"', b'"position": 7, "schema"', 1), np.uint8)
+
+    with np.load(io.BytesIO((saved / CURRENT).read_bytes()[32:])) as archive:
+        arrays = dict(archive)
+    memory = io.BytesIO()
+    np.savez(memory, **{**arrays, "meta": twice(arrays["meta"])})
+    with_checksum(saved / CURRENT, memory.getvalue())
+    _, note = load(saved, bundle)
+    assert note is not None
+    assert "damaged (it gives a key twice)" in note
+
+
+@given(
+    where=st.floats(0, 1), junk=st.binary(max_size=12), length=st.integers(0, 12), end=st.floats(0, 1) | st.just(1.0)
+)
+@on_one_directory
+def test_any_bytes_behind_a_right_checksum_are_state_or_damage(
+    two: Path, bundle: Bundle, where: float, junk: bytes, length: int, end: float
+) -> None:
+    """And what is taken for state fits the bundle and can be restored."""
+    current = two / CURRENT
+    good = current.read_bytes()
+    payload = good[32:]
+    start = int(where * len(payload))
+    try:
+        with_checksum(current, (payload[:start] + junk + payload[start + length :])[: int(end * len(payload)) + 1])
+        loaded, _ = load(two, bundle)
+    finally:
+        current.write_bytes(good)
+    assert loaded is not None
+    assert loaded.theta.shape == (bundle.weight_count,)
+    loaded.restore(make_learner(bundle, 3))
+
+
 json_leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=3)
 
 
@@ -395,19 +448,30 @@ def test_any_meta_is_state_or_damage(two: Path, bundle: Bundle, value: Any, wher
     learner.rng.random(3)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(saved: Path, bundle: Bundle) -> None:
+    (saved / CURRENT).unlink()
+    os.mkfifo(saved / CURRENT)
+    loaded, note = load(saved, bundle)
+    assert loaded is not None
+    assert same(loaded, make_state(bundle, 1))
+    assert note is not None
+    assert "it is no file" in note
+
+
 def test_a_file_in_the_way(tmp_path: Path, bundle: Bundle) -> None:
     (tmp_path / "file").write_text("precious")
     for directory in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with pytest.raises(StateError, match=r"^expected to write learned state to .*; free space or choose another"):
             save(directory, make_state(bundle, 1))
         with pytest.raises(StateError, match=r"^expected a place for learned state at .*; choose another --state"):
-            load(directory, bundle)  # before anything is learned that could not be kept
+            hold(directory)  # before anything is learned that could not be kept
     assert (tmp_path / "file").read_text() == "precious"
 
 
 def test_a_name_that_no_directory_can_have(tmp_path: Path, bundle: Bundle) -> None:
     with pytest.raises(StateError):
-        load(tmp_path / ("a" * 5000), bundle)
+        hold(tmp_path / ("a" * 5000))
     with pytest.raises(StateError):
         save(tmp_path / ("a" * 5000), make_state(bundle, 1))
 

@@ -55,7 +55,8 @@ def _graph(work: Work, name: str) -> dict[str, Any]:
         # The last level lays channels out in blocks as wide as this processor's registers.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.enable_profiling, options.profile_file_prefix = True, str(Path(scratch) / "profile")
-        session = onnxruntime.InferenceSession(str(files(work.bundle.path)[name]), options, ["CPUExecutionProvider"])
+        model = files(work.bundle.root)[name].read_bytes()
+        session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
         sizes = {i.name: [d if isinstance(d, int) else MICRO_BATCH for d in i.shape] for i in session.get_inputs()}
         session.run(None, {key: np.zeros(shape, np.float32) for key, shape in sizes.items()})
         events = json.loads(Path(session.end_profiling()).read_text("utf-8"))

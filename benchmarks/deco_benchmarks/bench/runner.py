@@ -103,7 +103,7 @@ class Bench:
                 "classes": len(bundle.classes),
                 "ipc": bundle.buffer().ipc,
                 "weights": bundle.weight_count,
-                "size_mib": sizes.folder_mib(self.options.bundle),
+                "size_mib": sizes.bundle_mib(self.options.bundle),
             },
             "recipe": named("paper").to_json(),
         }

@@ -13,9 +13,9 @@ from deco_benchmarks.bench.timing import MIB
 DISTRIBUTION = "deco-edge"
 
 
-def folder_mib(folder: Path) -> float:
-    """Size of all files in the folder."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / MIB
+def bundle_mib(bundle: Path) -> float:
+    """Size of a bundle: of its one file, or of all files in its directory."""
+    return sum(file.stat().st_size for file in (bundle, *bundle.rglob("*")) if file.is_file()) / MIB
 
 
 def owners(modules: Iterable[str]) -> list[str]:

@@ -21,7 +21,7 @@ from deco_runtime.terminal import exit_with
     "--bundle",
     type=click.Path(path_type=Path),
     metavar="BUNDLE",
-    help="Directory made by deco-export: verify its files and run every learning graph of every engine here.",
+    help="Made by deco-export: verify its files and run every learning graph of every engine here.",
 )
 @click.option(
     "--camera",

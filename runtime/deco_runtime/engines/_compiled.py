@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import openvino
@@ -11,6 +12,9 @@ import openvino
 from deco_runtime.engine import REPRESENTATION, threads
 from deco_runtime.engines._micro_batches import MICRO_BATCH, MicroBatchEngine
 from deco_runtime.types import Floats
+
+if TYPE_CHECKING:
+    from deco_runtime.bundle_files import Root
 
 WEIGHTS = ("theta", "v")
 """Inputs with one value per weight; all others have one per image."""
@@ -39,19 +43,19 @@ class CompiledEngine(MicroBatchEngine):
 
     runtime = f"openvino {openvino.__version__}"
 
-    def __init__(self, name: str, graphs: dict[str, Path], precision: str = "fp32") -> None:
+    def __init__(self, name: str, graphs: Mapping[str, Root], precision: str = "fp32") -> None:
         super().__init__(name, graphs)
         self.precision = precision
         self._core = openvino.Core()
         self._requests = threading.local()  # a request holds the values of one run, so each thread has its own
 
-    def _open(self, graph: str, file: Path) -> openvino.CompiledModel:
-        model = self._core.read_model(str(file))
+    def _open(self, graph: str, model: bytes) -> openvino.CompiledModel:
+        opened = self._core.read_model(model)
         if _of_fixed_size(graph):
-            shapes = {i.get_any_name(): i.get_partial_shape() for i in model.inputs}
-            model.reshape({name: [MICRO_BATCH, *list(s)[1:]] for name, s in shapes.items() if name not in WEIGHTS})
+            shapes = {i.get_any_name(): i.get_partial_shape() for i in opened.inputs}
+            opened.reshape({name: [MICRO_BATCH, *list(s)[1:]] for name, s in shapes.items() if name not in WEIGHTS})
         return self._core.compile_model(
-            model,
+            opened,
             "CPU",
             {
                 "PERFORMANCE_HINT": "LATENCY",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deco_runtime.engine import REPRESENTATION
 from deco_runtime.errors import BundleError, first_line
 from deco_runtime.types import Floats
+
+if TYPE_CHECKING:
+    from deco_runtime.bundle_files import Root
 
 MICRO_BATCH = 8
 """Images per run of a graph: the gradient is a sum, and small batches stay in the cache and keep the memory small."""
@@ -25,15 +27,15 @@ class MicroBatchEngine(ABC):
     runtime: str
     """Name and version of the runtime, for what is said of a graph that it cannot load."""
 
-    def __init__(self, name: str, graphs: dict[str, Path]) -> None:
+    def __init__(self, name: str, graphs: Mapping[str, Root]) -> None:
         """graphs: the file of each graph, whether it is there or not."""
         self.name, self._graphs = name, graphs
         self._open_graphs: dict[str, Any] = {}
         self._opening = threading.Lock()
 
     @abstractmethod
-    def _open(self, graph: str, file: Path) -> Any:
-        """What the runtime makes of a graph's file; raises whatever it likes."""
+    def _open(self, graph: str, model: bytes) -> Any:
+        """What the runtime makes of a graph's file, of these bytes; raises whatever it likes."""
 
     @abstractmethod
     def _run(self, graph: str, outputs: tuple[str, ...], inputs: dict[str, Floats]) -> list[Floats]:
@@ -48,7 +50,7 @@ class MicroBatchEngine(ABC):
             if graph not in self._open_graphs:
                 file = self._graphs[graph]
                 try:
-                    self._open_graphs[graph] = self._open(graph, file)
+                    self._open_graphs[graph] = self._open(graph, file.read_bytes())
                 except Exception as error:  # the runtimes raise classes of their own, which differ between versions
                     raise BundleError(
                         f"expected a graph that {self.runtime} can load, but {file} fails with: {first_line(error)}; "

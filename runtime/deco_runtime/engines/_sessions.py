@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import onnxruntime
 
 from deco_runtime.engine import threads
@@ -16,8 +14,8 @@ class SessionEngine(MicroBatchEngine):
 
     runtime = f"onnxruntime {onnxruntime.__version__}"
 
-    def _open(self, graph: str, file: Path) -> onnxruntime.InferenceSession:
-        return onnxruntime.InferenceSession(str(file), session_options(), providers=["CPUExecutionProvider"])
+    def _open(self, graph: str, model: bytes) -> onnxruntime.InferenceSession:
+        return onnxruntime.InferenceSession(model, session_options(), providers=["CPUExecutionProvider"])
 
     def _run(self, graph: str, outputs: tuple[str, ...], inputs: dict[str, Floats]) -> list[Floats]:
         values: list[Floats] = self._opened(graph).run(outputs, inputs)

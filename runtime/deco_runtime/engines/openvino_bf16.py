@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deco_runtime.engine import Engine
@@ -11,6 +10,7 @@ from deco_runtime.engines.portable import files
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
+    from deco_runtime.bundle_files import Root
 
 NAME = "openvino-bf16"
 PRECISION = "bf16"
@@ -27,8 +27,8 @@ def unusable(bundle: Bundle | None) -> str | None:
     return lacks(PRECISION)
 
 
-def load(folder: Path) -> Engine:
+def load(root: Root) -> Engine:
     """Open the bundle's `graphs/`."""
     from deco_runtime.engines._compiled import CompiledEngine
 
-    return CompiledEngine(NAME, files(folder), PRECISION)
+    return CompiledEngine(NAME, files(root), PRECISION)

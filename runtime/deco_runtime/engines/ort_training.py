@@ -7,7 +7,6 @@ the momentum SGD of `retrain.py`, as the portable engine does.
 from __future__ import annotations
 
 from importlib import util
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deco_runtime.engine import Engine
@@ -15,6 +14,7 @@ from deco_runtime.engines.portable import files
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
+    from deco_runtime.bundle_files import Root
 
 NAME = "ort-training"
 PRECISION = "fp32"
@@ -39,9 +39,9 @@ def unusable(bundle: Bundle | None) -> str | None:
     return None
 
 
-def load(folder: Path) -> Engine:
+def load(root: Root) -> Engine:
     """Open the bundle's `ort_training/` gradient graphs; the others are the common ones."""
     from deco_runtime.engines._sessions import SessionEngine
 
-    own = {graph: folder / "ort_training" / f"{graph}.onnx" for graph in OWN}
-    return SessionEngine(NAME, files(folder) | own)
+    own = {graph: root.joinpath("ort_training", f"{graph}.onnx") for graph in OWN}
+    return SessionEngine(NAME, files(root) | own)

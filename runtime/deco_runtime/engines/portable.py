@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deco_runtime.engine import EXACT, REPRESENTATION, Engine
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
+    from deco_runtime.bundle_files import Root
 
 NAME = "portable"
 PRECISION = "fp32"
@@ -22,13 +22,13 @@ def unusable(bundle: Bundle | None) -> str | None:
     return None
 
 
-def load(folder: Path) -> Engine:
+def load(root: Root) -> Engine:
     """Open the bundle's `graphs/`, each when first used."""
     from deco_runtime.engines._sessions import SessionEngine
 
-    return SessionEngine(NAME, files(folder))
+    return SessionEngine(NAME, files(root))
 
 
-def files(folder: Path) -> dict[str, Path]:
-    """Where the graphs lie in the bundle in `folder`."""
-    return {graph: folder / "graphs" / f"{graph}.onnx" for graph in GRAPHS}
+def files(root: Root) -> dict[str, Root]:
+    """Where the bundle's graphs are."""
+    return {graph: root.joinpath("graphs", f"{graph}.onnx") for graph in GRAPHS}

@@ -14,11 +14,13 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from deco_runtime.types import Frame
+
+if TYPE_CHECKING:
+    from deco_runtime.bundle_files import Root
 
 
 class FrameSource(Protocol):
@@ -55,7 +57,7 @@ class SourceRequest:
     stc: strength of temporal correlation, consecutive images of one class in a stream made from a folder.
     seed: of the stream's random order.
     trained_on: fingerprints of the images the model was trained on; a folder leaves them out of its stream.
-    bundle: the bundle's path.
+    bundle: where the bundle's files are.
     """
 
     classes: tuple[str, ...]
@@ -63,7 +65,7 @@ class SourceRequest:
     stc: int
     seed: int
     trained_on: frozenset[str]
-    bundle: Path
+    bundle: Root
 
 
 def discover() -> dict[str, ModuleType]:

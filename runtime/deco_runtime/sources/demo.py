@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -27,19 +30,29 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
     """Play demo/stream.avi of the bundle. Raises SourceError if the bundle carries no stream."""
     import numpy as np
 
+    from deco_runtime.reading import read_npy
     from deco_runtime.sources import _capture  # imports cv2, which `--help` must not need
 
-    stream, labels = request.bundle / "demo" / "stream.avi", request.bundle / "demo" / "labels.npy"
+    root = request.bundle
+    stream, labels = root.joinpath("demo", "stream.avi"), root.joinpath("demo", "labels.npy")
     if not stream.is_file():
         raise SourceError(
-            f"expected a bundle with a stream of its own for --demo, but {request.bundle} has none; "
+            f"expected a bundle with a stream of its own for --demo, but {root} has none; "
             "make one with deco-export --data digits, or name a --camera, --video or --images"
         )
     try:
-        truth = np.load(labels, allow_pickle=False).astype(np.int64, casting="safe").reshape(-1)
-    except Exception as error:  # numpy raises a dozen kinds
+        with labels.open("rb") as file:
+            truth = read_npy(file).astype(np.int64, casting="safe").reshape(-1)
+    except Exception as error:  # the disk, the zip and numpy raise a dozen kinds
         raise SourceError(f"expected the classes of the demo stream in {labels}, found none; copy it again") from error
-    return Demo(_capture.open_file(stream), truth)
+    if isinstance(stream, Path):
+        return Demo(_capture.open_file(stream), truth)
+    # OpenCV opens files only. An open one stays readable when its name goes; where it does not, the name stays.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place, stream.open("rb") as packed:
+        copy = Path(place) / "stream.avi"
+        with copy.open("wb") as plain:
+            shutil.copyfileobj(packed, plain)
+        return Demo(_capture.open_file(copy), truth)
 
 
 class Demo:
