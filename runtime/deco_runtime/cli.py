@@ -94,6 +94,14 @@ def command() -> click.Command:
             metavar="FILE",
             help="Append one JSON line per event to FILE.",
         ),
+        click.Option(
+            ["--guard/--no-guard"],
+            default=True,
+            show_default=True,
+            help="Score every update on the bundle's held-out images before it is used, and go back to the model and "
+            "buffer before it if it does harm; after three such updates learning pauses for a while. The paper has no "
+            "guard.",
+        ),
         click.Option(["--no-learn"], is_flag=True, help="Predict only; nothing is learned or saved."),
     ]
     return click.Command(
@@ -130,6 +138,7 @@ def deco_run(
     stc: int,
     seed: int,
     events: Path | None,
+    guard: bool,
     no_learn: bool,
     **source_values: Any,
 ) -> int:
@@ -156,6 +165,7 @@ def deco_run(
         seed=seed,
         events=events,
         learn=not no_learn,
+        guard=guard,
     )
     run, skip = prepare(options, *given.popitem(), started=STARTED)
 
