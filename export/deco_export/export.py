@@ -176,7 +176,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     np.save(directory / "weights.npy", theta)
     np.savez(directory / "buffer.npz", x_syn=buffer.x_syn, y_syn=buffer.y_syn)
     np.savez(directory / "golden.npz", **golden)  # type: ignore[arg-type]
-    guard = _guard(loaded.validation)
+    guard = guard_images(loaded.validation)
     if len(guard):
         np.savez_compressed(directory / "guard.npz", pixels=guard.pixels, labels=guard.labels)
     else:
@@ -263,7 +263,7 @@ def _labelled(images: data.Images, how: Preprocessing) -> representation.Labelle
     return normalise(images.pixels, how), images.labels
 
 
-def _guard(held: data.Images) -> data.Images:
+def guard_images(held: data.Images) -> data.Images:
     """Held-out images, class by class in turn, as many as GUARD_IMAGES and GUARD_BYTES allow.
 
     Never one that was trained on: the model knows those, so it could only lose on them.
