@@ -171,7 +171,7 @@ class Run:
         if paused and not self._pause:
             self.events.write("guard", decision="resumed", segment=self.learner.segments)
             self.view.line("the pause is over: learning goes on")
-        self._show_doing("predicting")
+        self._show_doing(f"predicting; learning pauses for {self._pause} segments" if self._pause else "predicting")
         self._report(segment, asdict(report))
         if self._retrain_if_due() or time.monotonic() - self._saved_at >= SAVE_S:
             self._save()
@@ -204,6 +204,7 @@ class Run:
             pause=kept.pause,
             scores=scores,
         )
+        self.view.show(guard=f"{verdict.reason or 'accepted'} (update {number})")
         if verdict.accepted:
             measured = "the bundle has no guard images"
             if "images" in scores:
