@@ -26,7 +26,7 @@ from deco_export.initial_buffer import initial_buffer
 from deco_export.initialisers import parameters as measure_parameters
 from deco_export.onnx_graph import IR_VERSION, OPSET
 
-GUARD_IMAGES, GUARD_BYTES = 500, 16 << 20
+GUARD_IMAGES, GUARD_BYTES = 500, 16_000_000
 """At most so many held-out images go along for the guard, and as many bytes of pixels: 106 images at 224 pixels."""
 
 Progress = Callable[[str, int, int], None]
