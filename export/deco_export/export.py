@@ -28,8 +28,8 @@ from deco_export.initial_buffer import initial_buffer
 from deco_export.initialisers import parameters as measure_parameters
 from deco_export.onnx_graph import IR_VERSION, OPSET
 
-GUARD_PER_CLASS = 10
-"""Labelled images per class that go along for the guard."""
+GUARD_IMAGES, GUARD_BYTES = 500, 16_000_000
+"""At most so many held-out images go along for the guard, and as many bytes of pixels: 106 images at 224 pixels."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total)."""
@@ -184,8 +184,11 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     np.save(directory / "weights.npy", theta)
     np.savez(directory / "buffer.npz", x_syn=buffer.x_syn, y_syn=buffer.y_syn)
     np.savez(directory / "golden.npz", **golden)  # type: ignore[arg-type]
-    guard = _guard(loaded)
-    np.savez_compressed(directory / "guard.npz", pixels=guard.pixels, labels=guard.labels)
+    guard = guard_images(loaded.validation)
+    if len(guard):
+        np.savez_compressed(directory / "guard.npz", pixels=guard.pixels, labels=guard.labels)
+    else:
+        notes.append("made without images for the guard of updates: none were held out, so raise --val or --labelled")
     (directory / "trained_on.txt").write_text("\n".join(loaded.trained_on) + "\n", "ascii")
     if loaded.stream is not None and loaded.test is not None:
         _write_demo(directory / "demo", loaded.stream, loaded.test)
@@ -268,15 +271,16 @@ def _labelled(images: data.Images, how: Preprocessing) -> representation.Labelle
     return normalise(images.pixels, how), images.labels
 
 
-def _guard(loaded: data.Data) -> data.Images:
-    """Up to GUARD_PER_CLASS images of each class, from validation where it has any of that class."""
-    pixels, labels = [], []
-    for c in range(len(loaded.classes)):
-        held, trained = (np.flatnonzero(part.labels == c) for part in (loaded.validation, loaded.train))
-        part, index = (loaded.validation, held) if len(held) else (loaded.train, trained)
-        pixels.append(part.pixels[index[:GUARD_PER_CLASS]])
-        labels.append(part.labels[index[:GUARD_PER_CLASS]])
-    return data.Images(np.concatenate(pixels), np.concatenate(labels))
+def guard_images(held: data.Images) -> data.Images:
+    """Held-out images, class by class in turn, as many as GUARD_IMAGES and GUARD_BYTES allow.
+
+    Never one that was trained on: the model knows those, so it could only lose on them.
+    """
+    rank = np.zeros(len(held), np.int64)
+    for c in np.unique(held.labels):
+        rank[held.labels == c] = np.arange(np.count_nonzero(held.labels == c))
+    most = min(GUARD_IMAGES, GUARD_BYTES // held.pixels[0].nbytes) if len(held) else 0
+    return held[np.sort(np.argsort(rank, kind="stable")[:most])]
 
 
 def _write_demo(directory: Path, stream: data.Images, test: data.Images) -> None:

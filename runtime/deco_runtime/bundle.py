@@ -6,7 +6,8 @@
     ort_training/     the same gradients and ONNX Runtime's training artifacts (if exported with that package)
     weights.npy       θ_0 (P,) float32
     buffer.npz        x_syn (n, C, H, W) float32, y_syn (n,) int64
-    guard.npz         pixels (g, size, size, 3) uint8 B, G, R and labels (g,) int64: a few labelled images
+    guard.npz         pixels (g, size, size, 3) uint8 B, G, R and labels (g,) int64: labelled images that the model was
+                      not trained on, for the guard of updates (if there were any)
     golden.npz        inputs and torch's outputs of every graph
     trained_on.txt    fingerprints of the images used in training, one per line
     demo/             only in a bundle that carries its own stream: stream.avi, labels.npy, test.npz
@@ -81,7 +82,15 @@ class Bundle(Manifest):
         pixels = self._array(name, "pixels", np.uint8, (None, size, size, 3))
         if not len(pixels):
             raise self._broken(name, "at least one image")
-        return pixels, self._array(name, "labels", np.int64, (len(pixels),))
+        labels = self._array(name, "labels", np.int64, (len(pixels),))
+        if labels.min() < 0 or labels.max() >= len(self.classes):
+            raise self._broken(name, "labels of the bundle's classes")
+        return pixels, labels
+
+    @property
+    def guard_images(self) -> int:
+        """g, 0 without guard.npz."""
+        return len(self._array("guard.npz", "labels", np.int64, (None,))) if "guard.npz" in self.files else 0
 
     def demo_labels(self) -> Ints:
         """True classes of the frames of demo/stream.avi, for scoring only."""

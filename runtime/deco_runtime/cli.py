@@ -48,7 +48,7 @@ def command() -> click.Command:
         ),
         click.Option(
             ["--save-every"],
-            default=60,
+            default=300,
             show_default=True,
             type=click.IntRange(0),
             metavar="SECONDS",
@@ -110,6 +110,14 @@ def command() -> click.Command:
             metavar="FILE",
             help="Append one JSON line per event to FILE.",
         ),
+        click.Option(
+            ["--guard/--no-guard"],
+            default=True,
+            show_default=True,
+            help="Score every update on the bundle's held-out images before it is used, and go back to the model and "
+            "buffer before it if it does harm; after three such updates learning pauses for a while. The paper has no "
+            "guard.",
+        ),
         click.Option(["--no-learn"], is_flag=True, help="Predict only; nothing is learned or saved."),
     ]
     return click.Command(
@@ -148,6 +156,7 @@ def deco_run(
     seed: int,
     events: Path | None,
     save_every: int,
+    guard: bool,
     no_learn: bool,
     **source_values: Any,
 ) -> int:
@@ -180,6 +189,7 @@ def deco_run(
         events=events,
         save_every=save_every,
         learn=not no_learn,
+        guard=guard,
     )
     run, skip = prepare(options, *given.popitem(), started=STARTED)
 

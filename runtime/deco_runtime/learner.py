@@ -11,6 +11,7 @@ import numpy as np
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.condense import Condensation, Condensed, condense
 from deco_runtime.engine import Engine
+from deco_runtime.guard import Guard, Verdict
 from deco_runtime.initialise import Parameter, draw_model, layers
 from deco_runtime.recipe import Recipe
 from deco_runtime.retrain import retrain
@@ -39,11 +40,12 @@ class SegmentReport:
 @dataclass(frozen=True)
 class RetrainReport:
     """One update of the deployed model: mean loss of the first and last epoch; accepted is False when the result was
-    not finite, and then the model stayed as it was."""
+    not finite or the guard rejected it, and then the model stayed as it was. verdict: the guard's, None without one."""
 
     loss: tuple[float, float] | None
     accepted: bool
     seconds: float
+    verdict: Verdict | None = None
 
 
 class Learner:
@@ -51,6 +53,9 @@ class Learner:
 
     `learn` and `retrain` either finish or, when `check` raises, leave everything as it was. A reader in another
     thread may take `theta` at any time: a new model is published by swapping that one reference.
+
+    guard: judges every update before it is published, and sends the buffer back too when it rejects one; None, as in
+    the paper, publishes all that are finite.
     """
 
     def __init__(
@@ -66,11 +71,15 @@ class Learner:
         self.engine, self.recipe, self.classes = engine, recipe, classes
         self.theta, self.buffer, self.rng = theta, buffer, rng
         self.segments = self.since_retrain = self.retrains = self.dropped = 0
+        self.guard: Guard | None = None
         self._parameters, self._layers = parameters, layers(parameters)
 
     def learn(self, segment: Segment, check: Callable[[], None] = lambda: None) -> SegmentReport:
         """One turn of Algorithm 1 up to the update of S: vote on `I_t`, condense its active part into the buffer."""
         started = time.monotonic()
+        if self.guard is not None and self.guard.pass_over():
+            self.segments += 1
+            return SegmentReport([], 0.0, None, [], None, 0, time.monotonic() - started)
         active = vote(segment, self.classes, self.recipe)  # eq:filter, eq:active
         known = segment.labels[active.index]
         right = float(np.mean(known == active.y)) if len(active) and (known >= 0).all() else None
@@ -90,7 +99,7 @@ class Learner:
         self.dropped += dropped
         return SegmentReport(
             active.classes.tolist(),
-            len(active) / len(segment),
+            len(active) / max(len(segment), 1),
             right,
             distances,
             contrastive,
@@ -121,15 +130,18 @@ class Learner:
         return self.since_retrain >= self.recipe.retrain_interval
 
     def retrain(self, check: Callable[[], None] = lambda: None) -> RetrainReport:
-        """θ ← opt_θ(θ, S); a result that is not finite is dropped and counted."""
+        """θ ← opt_θ(θ, S); a result that is not finite, or that the guard rejects, is dropped and counted."""
         started = time.monotonic()
         before = self.rng.bit_generator.state
         try:
             theta, losses = retrain(self.engine, self.theta, self.buffer, self.classes, self.recipe, self.rng, check)
+            verdict = self.guard.judge(theta, self.theta, self.buffer, check) if self.guard is not None else None
         except BaseException:
             self.rng.bit_generator.state = before
             raise
-        accepted = bool(np.isfinite(theta).all())
+        accepted = verdict.accepted if verdict is not None else bool(np.isfinite(theta).all())
+        if self.guard is not None and verdict is not None:
+            self.buffer = self.guard.settle(verdict, self.buffer, self.recipe.retrain_interval)
         if accepted:
             self.theta = theta
         else:
@@ -137,4 +149,4 @@ class Learner:
         self.retrains += 1
         self.since_retrain = 0
         loss = (losses[0], losses[-1]) if losses else None
-        return RetrainReport(loss, accepted, time.monotonic() - started)
+        return RetrainReport(loss, accepted, time.monotonic() - started, verdict)

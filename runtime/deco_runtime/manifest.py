@@ -23,7 +23,6 @@ FILES = (
     *(f"graphs/{g}.onnx" for g in ("predict", "weight_gradient", "input_gradient", "feature_gradient")),
     "weights.npy",
     "buffer.npz",
-    "guard.npz",
     "golden.npz",
     "trained_on.txt",
 )

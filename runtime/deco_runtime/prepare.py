@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from deco_runtime.engine import Engine, check_recipe, open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.events import EventLog
 from deco_runtime.golden import golden_check
+from deco_runtime.guard import Guard, Labelled
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe
 from deco_runtime.run import Run
 from deco_runtime.saving import Saver
-from deco_runtime.scoring import Scorer, read_test_folder
+from deco_runtime.scoring import Scorer, logits, read_test_folder
+from deco_runtime.types import Floats
 from deco_runtime.view import View
 
 
@@ -40,6 +43,7 @@ class Options:
     events: Path | None
     save_every: int
     learn: bool
+    guard: bool = True
 
 
 def prepare(options: Options, source_name: str, source_value: Any, started: float) -> tuple[Run, int]:
@@ -69,6 +73,10 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         learner = Learner(
             engine, bundle.parameters, bundle.weights(), bundle.buffer(), len(bundle.classes), options.recipe, rng
         )
+        if options.guard:
+            learner.guard, note = open_guard(bundle, engine)
+            if note:
+                view.line(f"note: {note}")
         restored, note = states.load(directory, bundle)
         if note:
             view.line(f"warning: {note}")
@@ -98,6 +106,8 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     if restored and not source.live and restored.source == source.name and restored.position:
         skip = restored.position
         view.line(f"goes on with {source.name} at frame {skip}")
+    if learner is not None and learner.guard is not None and restored is not None and restored.guard is None:
+        _vet(learner, learner.guard, bundle, events, view)
     run = Run(
         bundle,
         engine,
@@ -112,6 +122,35 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         started,
     )
     return run, skip
+
+
+def open_guard(bundle: Bundle, engine: Engine) -> tuple[Guard, str | None]:
+    """The guard of updates, on the bundle's held-out images; and a sentence where it has none."""
+    labelled = note = None
+    if "guard.npz" in bundle.files:
+        pixels, labels = bundle.labelled_pixels("guard.npz")
+
+        def answer(theta: Floats, check: Callable[[], None]) -> Floats:
+            return logits(lambda x: engine.predict(theta, x)[0], pixels, bundle.preprocessing, check)
+
+        labelled = Labelled(answer, labels, bundle.classes)
+    else:
+        note = (
+            "the bundle holds no labelled images for the guard, so updates are only checked for numbers that are not "
+            "finite, for the buffer and for collapse; export it again with more labels to have them scored"
+        )
+    return Guard(engine, bundle.weights(), bundle.buffer(), labelled), note
+
+
+def _vet(learner: Learner, guard: Guard, bundle: Bundle, events: EventLog, view: View) -> None:
+    """Judge what was learned without a guard, and go back to the bundle's own model and buffer if it does harm."""
+    verdict = guard.judge(learner.theta, bundle.weights(), learner.buffer)
+    learner.buffer = guard.settle(verdict, learner.buffer, learner.recipe.retrain_interval)
+    if not verdict.accepted:
+        learner.theta = bundle.weights()
+        view.line(f"the model learned without a guard {verdict.reason}: goes back to the bundle's model and buffer")
+    decision = "accepted" if verdict.accepted else "rolled back"
+    events.write("guard", decision=decision, update=learner.retrains, reason=verdict.reason, scores=verdict.scores)
 
 
 def _scorer(options: Options, source_name: str, bundle: Bundle, engine: Engine, view: View) -> Scorer | None:

@@ -21,6 +21,7 @@ from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import Engine
 from deco_runtime.events import EventLog
 from deco_runtime.gather import Gatherer
+from deco_runtime.guard import Verdict
 from deco_runtime.learner import Learner
 from deco_runtime.notify import Notifier
 from deco_runtime.preprocess import preprocess
@@ -159,9 +160,13 @@ class Run:
     def _learn(self, segment: Segment, position: int) -> None:
         """Learn one segment that ends at frame `position` of a replayed source (0 for a live one)."""
         assert self.learner is not None
+        paused = self._pause
         report = self.learner.learn(segment, self._counting("condensing, iteration", self.learner.recipe.iterations))
         self._position = position
-        self._show_doing("predicting")
+        if paused and not self._pause:
+            self.events.write("guard", decision="resumed", segment=self.learner.segments)
+            self.view.line("the pause is over: learning goes on")
+        self._show_doing(f"predicting; learning pauses for {self._pause} segments" if self._pause else "predicting")
         self._report(segment, asdict(report))
         self._retrain_if_due()
         if self._saver.due:
@@ -171,12 +176,48 @@ class Run:
         if self.learner is None or not self.learner.retrain_due:
             return False
         report = self.learner.retrain(self._counting("retraining, epoch", self.learner.recipe.retrain_epochs))
-        self.events.write("retrain", number=self.learner.retrains, segment=self.learner.segments, **asdict(report))
-        if not report.accepted:
+        figures = {"loss": report.loss, "accepted": report.accepted, "seconds": report.seconds}
+        self.events.write("retrain", number=self.learner.retrains, segment=self.learner.segments, **figures)
+        if report.verdict is not None:
+            self._report_verdict(report.verdict)
+        elif not report.accepted:
             self.view.line("an update of the model was dropped because it was not finite")
         self._score("during")
         self._show_doing("predicting")
         return True
+
+    def _report_verdict(self, verdict: Verdict) -> None:
+        assert self.learner is not None
+        assert self.learner.guard is not None
+        number, kept, scores = self.learner.retrains, self.learner.guard.kept, verdict.scores
+        self.events.write(
+            "guard",
+            decision="accepted" if verdict.accepted else "rejected",
+            update=number,
+            segment=self.learner.segments,
+            reason=verdict.reason,
+            rejections=kept.rejections,
+            pause=kept.pause,
+            scores=scores,
+        )
+        self.view.show(guard=f"{verdict.reason or 'accepted'} (update {number})")
+        if verdict.accepted:
+            measured = "the bundle has no guard images"
+            if "images" in scores:
+                measured = f"{scores['lost']} of {scores['images']} guard images lost, {scores['gained']} gained"
+            self.view.line(f"update {number} accepted: {measured}")
+            return
+        self.view.line(f"update {number} rejected, it {verdict.reason}: goes back to the model and buffer before it")
+        if kept.pause:
+            self.view.line(
+                f"learning pauses for {kept.pause} segments after {kept.rejections} rejections in a row; "
+                "prediction goes on"
+            )
+
+    @property
+    def _pause(self) -> int:
+        """Segments left of the guard's pause."""
+        return self.learner.guard.kept.pause if self.learner is not None and self.learner.guard is not None else 0
 
     def _report(self, segment: Segment, figures: dict[str, Any]) -> None:
         count = np.bincount(segment.pseudo, minlength=len(self.bundle.classes))
@@ -247,7 +288,7 @@ class Run:
 
         def check() -> None:
             self._check()
-            self._show_doing(f"{what} {next(steps)} of {total}")
+            self._show_doing(f"{what} {min(next(steps), total)} of {total}")
 
         return check
 

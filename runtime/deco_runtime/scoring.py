@@ -45,12 +45,19 @@ def answers(
 
     check: called before every batch of BATCH images.
     """
-    found = np.empty(len(pixels), np.int64)
+    found: Ints = logits(predict, pixels, how, check).argmax(axis=1)
+    return found
+
+
+def logits(
+    predict: Callable[[Floats], Floats], pixels: Pixels, how: Preprocessing, check: Callable[[], None] = lambda: None
+) -> Floats:
+    """What `predict` gives for each image, (n, K); arguments as those of `answers`."""
+    parts = []
     for start in range(0, len(pixels), BATCH):
         check()
-        batch = slice(start, start + BATCH)
-        found[batch] = predict(normalise(pixels[batch], how)).argmax(axis=1)
-    return found
+        parts.append(predict(normalise(pixels[start : start + BATCH], how)))
+    return np.concatenate(parts)
 
 
 class Scorer:

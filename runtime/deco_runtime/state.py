@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.bundle import Bundle
 from deco_runtime.errors import StateError, first_line
+from deco_runtime.guard import Kept
 from deco_runtime.learner import Learner
 from deco_runtime.reading import ALWAYS_FINE, parse_json, read_bytes, read_npz
 from deco_runtime.types import Floats
@@ -37,7 +39,8 @@ class LearnedState:
 
     theta: (P,). buffer: S with its velocity. generator: state of the numpy bit generator. counts: those of
     COUNTS, as in Learner. source, position: the replayable stream and how many of its frames lie behind this state, so
-    that an interrupted run goes on where it was; position 0 when the stream was finished.
+    that an interrupted run goes on where it was; position 0 when the stream was finished. guard: None when updates were
+    not guarded, so that nothing is known about θ.
     """
 
     bundle: str
@@ -47,13 +50,15 @@ class LearnedState:
     counts: dict[str, int]
     source: str
     position: int
+    guard: Kept | None = None
 
     @classmethod
     def of(cls, learner: Learner, bundle: Bundle, source: str, position: int) -> LearnedState:
         """A snapshot of the learner."""
         counts = {name: getattr(learner, name) for name in COUNTS}
         generator = dict(learner.rng.bit_generator.state)
-        return cls(bundle.hash, learner.theta, learner.buffer, generator, counts, source, position)
+        guard = learner.guard.kept if learner.guard is not None else None
+        return cls(bundle.hash, learner.theta, learner.buffer, generator, counts, source, position, guard)
 
     def restore(self, learner: Learner) -> None:
         """Put the learner back to where the snapshot was taken."""
@@ -61,6 +66,8 @@ class LearnedState:
         learner.rng.bit_generator.state = self.generator
         for name in COUNTS:
             setattr(learner, name, self.counts[name])
+        if learner.guard is not None and self.guard is not None:
+            learner.guard.kept = self.guard
 
 
 def hold(directory: Path) -> str | None:
@@ -119,13 +126,20 @@ def save(directory: Path, state: LearnedState) -> int:
         "source": state.source,
         "position": state.position,
     }
-    np.savez(
-        memory,
-        theta=state.theta,
-        x_syn=state.buffer.x_syn,
-        velocity=state.buffer.velocity,
-        meta=np.frombuffer(json.dumps(meta).encode(), np.uint8),
-    )
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "theta": state.theta,
+        "x_syn": state.buffer.x_syn,
+        "velocity": state.buffer.velocity,
+    }
+    if (guard := state.guard) is not None:
+        meta["guard"] = {"rejections": guard.rejections, "pause": guard.pause}
+        arrays |= {
+            "guard_x_syn": guard.buffer.x_syn,
+            "guard_velocity": guard.buffer.velocity,
+            "guard_best": guard.best.astype(np.uint8),
+        }
+    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+    np.savez(memory, **arrays)  # type: ignore[arg-type]
     payload = memory.getvalue()
     temporary = directory / f"{CURRENT}.tmp"
     try:
@@ -209,7 +223,7 @@ def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | No
 
 def _read(path: Path, bundle: Bundle) -> LearnedState:
     initial = bundle.buffer()
-    size = 4 * bundle.weight_count + 2 * initial.x_syn.nbytes
+    size = 4 * bundle.weight_count + 4 * initial.x_syn.nbytes
     arrays = read_npz(io.BytesIO(_payload(path, size)))
     meta = parse_json(arrays["meta"].tobytes())
     if meta["schema"] != SCHEMA:
@@ -222,14 +236,22 @@ def _read(path: Path, bundle: Bundle) -> LearnedState:
             f"expected learned state of the bundle {bundle.path}, but {path} belongs to another one; "
             "give that bundle, or another --state"
         )
-    theta, x_syn, velocity = arrays["theta"], arrays["x_syn"], arrays["velocity"]
-    if theta.shape != (bundle.weight_count,) or not x_syn.shape == velocity.shape == initial.x_syn.shape:
+    theta, images = arrays["theta"], [arrays["x_syn"], arrays["velocity"]]
+    guarded = "guard" in meta  # not when the updates were not, or by an earlier version
+    if guarded:
+        images += [arrays["guard_x_syn"], arrays["guard_velocity"]]
+    best = arrays["guard_best"] if guarded else np.zeros(0, np.uint8)
+    if theta.shape != (bundle.weight_count,) or any(a.shape != initial.x_syn.shape for a in images):
         raise ValueError("its arrays do not fit the bundle")
-    if not all(a.dtype == np.float32 and np.isfinite(a).all() for a in (theta, x_syn, velocity)):
+    if not all(a.dtype == np.float32 and np.isfinite(a).all() for a in (theta, *images)):
         raise ValueError("its arrays are not finite float32")
+    if guarded and (best.dtype != np.uint8 or best.shape != (bundle.guard_images,)):
+        raise ValueError("its guard's answers do not fit the bundle")
     np.random.default_rng(0).bit_generator.state = meta["generator"]  # raises unless it is one
     counts, position = {name: meta["counts"][name] for name in COUNTS}, meta["position"]
-    if not all(type(n) is int and 0 <= n < 2**63 for n in (*counts.values(), position)):
+    rejected = [meta["guard"][name] for name in ("rejections", "pause")] if guarded else []
+    if not all(type(n) is int and 0 <= n < 2**63 for n in (*counts.values(), position, *rejected)):
         raise ValueError("its counts are not whole numbers")
-    buffer = CondensedBuffer(x_syn, initial.y_syn, velocity)
-    return LearnedState(bundle.hash, theta, buffer, meta["generator"], counts, str(meta["source"]), position)
+    buffer, *accepted = (CondensedBuffer(x, initial.y_syn, v) for x, v in zip(images[::2], images[1::2], strict=True))
+    guard = Kept(accepted[0], best > 0, *rejected) if guarded else None
+    return LearnedState(bundle.hash, theta, buffer, meta["generator"], counts, str(meta["source"]), position, guard)

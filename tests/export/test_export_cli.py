@@ -22,6 +22,7 @@ cv2 = pytest.importorskip("cv2")
 
 from deco_export import models, pretrain  # noqa: E402
 from deco_export.data import Images  # noqa: E402
+from deco_export.export import guard_images  # noqa: E402
 from deco_runtime.bundle import open_bundle  # noqa: E402
 from deco_runtime.engine import EXACT, open_engine  # noqa: E402
 from deco_runtime.errors import UsageError  # noqa: E402
@@ -114,11 +115,38 @@ def test_an_export_ends_with_a_bundle(photos: Path, exported: tuple[Path, subpro
     brightest = pixels.mean(axis=(1, 2)).argmax(axis=1)  # B, G, R: the colours in the order of the classes
     np.testing.assert_array_equal(brightest, labels)
     assert set(labels) == {0, 1, 2}
+    assert len(pixels) == bundle.made_with["validation_images"] == 3
     assert (bundle.made_with["seed"], bundle.made_with["epochs"], bundle.made_with["ipc"]) == (0, 2, 1)
     assert bundle.made_with["largest_relative_error"] <= 1e-4
     everything = {hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in photos.rglob("*.png")}
     assert len(bundle.trained_on()) == 18
     assert bundle.trained_on() < everything
+
+
+@pytest.mark.parametrize(("size", "expected"), [(8, 500), (128, 325)])
+def test_guard_images_are_held_out_ones_of_every_class_in_turn_within_bounds(size: int, expected: int) -> None:
+    labels = np.sort(np.random.default_rng(0).permutation(np.r_[np.zeros(550, np.int64), np.ones(40, np.int64)]))
+    pixels = np.broadcast_to(np.arange(590, dtype=np.uint16)[:, None, None, None] % 251, (590, size, size, 3))
+    guard = guard_images(Images(pixels.astype(np.uint8), labels))
+    assert len(guard) == expected
+    assert np.bincount(guard.labels).tolist() == [expected - 40, 40]
+    first = np.r_[np.arange(expected - 40), np.arange(550, 590)]
+    assert guard.pixels[:, 0, 0, 0].tolist() == (first % 251).tolist()
+
+
+def test_many_classes_share_the_guard_images() -> None:
+    labels = np.repeat(np.arange(1000), 2)
+    guard = guard_images(Images(np.zeros((2000, 8, 8, 3), np.uint8), labels))
+    assert guard.labels.tolist() == list(range(500))
+
+
+def test_nothing_held_out_means_no_guard_images_and_is_said(photos: Path, tmp_path: Path) -> None:
+    done = export("--data", photos, "--out", tmp_path / "bundle", *USUAL, "--val", "0")
+    assert done.returncode == 0, done.stderr
+    assert "note: made without images for the guard of updates" in done.stderr
+    bundle = open_bundle(tmp_path / "bundle")
+    assert "guard.npz" not in bundle.files
+    assert bundle.guard_images == 0
 
 
 def test_the_bundle_gives_its_golden_values_on_every_engine(

@@ -92,9 +92,17 @@ def test_an_exported_bundle_opens(bundle_path: Path) -> None:
     assert not buffer.velocity.any()
     pixels, labels = bundle.labelled_pixels("guard.npz")
     assert pixels.dtype == np.uint8
-    assert len(pixels) == len(labels) > 0
+    assert len(pixels) == len(labels) == bundle.guard_images > 0
     assert bundle.golden()["logits"].shape == (2, 10)
     assert set(bundle.demo_labels()) <= set(range(10))
+
+
+def test_a_bundle_need_not_have_guard_images(copy: Path) -> None:
+    (copy / "guard.npz").unlink()
+    files = read_manifest(copy)["files"]
+    del files["guard.npz"]
+    change(copy, files=files)
+    assert open_bundle(copy).guard_images == 0
 
 
 def test_fingerprints_of_the_training_images(copy: Path) -> None:
@@ -334,6 +342,8 @@ WRONG_FILES = {
         "float pixels": npz(pixels=np.zeros((4, 16, 16, 3), np.float32), labels=np.arange(4)),
         "fewer labels": npz(pixels=np.zeros((4, 16, 16, 3), np.uint8), labels=np.arange(3)),
         "nothing": npz(pixels=np.zeros((0, 16, 16, 3), np.uint8), labels=np.arange(0)),
+        "labels out of range": npz(pixels=np.zeros((1, 16, 16, 3), np.uint8), labels=np.array([10])),
+        "labels negative": npz(pixels=np.zeros((1, 16, 16, 3), np.uint8), labels=np.array([-1])),
     },
     "golden.npz": {
         "empty": b"",

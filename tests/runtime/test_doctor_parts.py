@@ -95,6 +95,15 @@ def test_a_bundle_of_an_earlier_version(copy: Path) -> None:
     ]
 
 
+def test_a_bundle_without_guard_images(copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
+    del manifest["files"]["guard.npz"]
+    (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    warned = [f for f in graphs.findings(copy, OTHERS) if f.level == "WARN"]
+    assert [f.check for f in warned] == ["bundle"]
+    assert warned[0].sentence.startswith("no labelled images for the guard of updates")
+
+
 def test_an_altered_bundle(copy: Path) -> None:
     (copy / "weights.npy").write_bytes(b"x")
     (found,) = graphs.findings(copy, ())

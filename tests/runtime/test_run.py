@@ -184,6 +184,69 @@ def test_a_signal_stops_cleanly_and_quickly(number: signal.Signals, bundle_path:
     assert same(learned(tmp_path / "s", bundle_path), learned(tmp_path / "whole", bundle_path))
 
 
+HARM = ["segment=16", "retrain_interval=1", "retrain_epochs=1", "iterations=1", "retrain_rate=1e4"]
+"""At this rate weight decay turns the weights round: every update is useless."""
+
+
+def test_harm_is_rolled_back_then_learning_pauses_and_is_tried_again(bundle_path: Path, tmp_path: Path) -> None:
+    more = ["--demo", "--max-segments", "7", "--state", f"{tmp_path}/s", "--events", f"{tmp_path}/e"]
+    summary, said = run(bundle_path, *more, recipe=HARM)
+    guard = events(tmp_path / "e", "guard")
+    # after the third a pause of one segment, after the fourth one of two
+    expected = [("rejected", 1), ("rejected", 2), ("rejected", 3), ("resumed", 4), ("rejected", 5), ("resumed", 7)]
+    assert [(line["decision"], line["segment"]) for line in guard] == expected
+    rejected = [line for line in guard if line["decision"] == "rejected"]
+    assert [(line["rejections"], line["pause"]) for line in rejected] == [(1, 0), (2, 0), (3, 1), (4, 2)]
+    assert all(line["reason"] and line["scores"]["images"] == 10 for line in rejected)
+    assert not any(line["accepted"] for line in events(tmp_path / "e", "retrain"))
+    assert "update 1 rejected, it loses " in said
+    assert "learning pauses for 1 segments after 3 rejections in a row; prediction goes on" in said
+    assert "the pause is over: learning goes on" in said
+    assert summary["learned"] == summary["frozen"]
+    assert summary["frames"] == 112
+    assert summary["dropped_updates"] == 4
+    state, bundle = learned(tmp_path / "s", bundle_path), open_bundle(bundle_path)
+    assert np.array_equal(state.theta, bundle.weights())
+    assert np.array_equal(state.buffer.x_syn, bundle.buffer().x_syn)
+
+
+def test_a_run_goes_on_in_the_middle_of_a_pause(bundle_path: Path, tmp_path: Path) -> None:
+    run(bundle_path, "--demo", "--state", f"{tmp_path}/whole", "--max-segments", "9", recipe=HARM)
+    for count in ("5", "4"):
+        run(bundle_path, "--demo", "--state", f"{tmp_path}/parts", "--max-segments", count, recipe=HARM)
+    whole, parts = learned(tmp_path / "whole", bundle_path), learned(tmp_path / "parts", bundle_path)
+    assert same(whole, parts)
+    assert whole.guard is not None
+    assert parts.guard is not None
+    assert (whole.guard.rejections, whole.guard.pause) == (parts.guard.rejections, parts.guard.pause) == (5, 3)
+    assert np.array_equal(whole.guard.buffer.x_syn, parts.guard.buffer.x_syn)
+    assert np.array_equal(whole.guard.best, parts.guard.best)
+
+
+def test_what_was_learned_without_a_guard_is_judged_by_the_next_run(bundle_path: Path, tmp_path: Path) -> None:
+    more = ["--demo", "--state", f"{tmp_path}/s", "--max-segments", "1"]
+    summary, _ = run(bundle_path, *more, "--no-guard", recipe=HARM)
+    assert summary["learned"] < summary["frozen"] - 0.1
+    assert learned(tmp_path / "s", bundle_path).guard is None
+    summary, said = run(bundle_path, *more, "--events", f"{tmp_path}/e")
+    assert "goes back to the bundle's model and buffer" in said
+    assert events(tmp_path / "e", "guard")[0]["decision"] == "rolled back"
+    assert summary["learned"] == summary["frozen"]
+    assert np.array_equal(learned(tmp_path / "s", bundle_path).theta, open_bundle(bundle_path).weights())
+
+
+def test_without_guard_images_the_other_checks_are_on_and_it_is_said(bundle_path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "bundle"
+    shutil.copytree(bundle_path, copy)
+    manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
+    del manifest["files"]["guard.npz"]
+    (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    summary, said = run(copy, "--demo", "--max-segments", "2", "--events", f"{tmp_path}/e", recipe=HARM)
+    assert "note: the bundle holds no labelled images for the guard" in said
+    assert [line["decision"] for line in events(tmp_path / "e", "guard")] == ["rejected", "rejected"]
+    assert summary["learned"] == summary["frozen"]
+
+
 def test_a_finished_stream_starts_over(bundle_path: Path, tmp_path: Path) -> None:
     recipe = ["segment=400", "retrain_interval=9", "iterations=1"]
     for segments in (3, 6):

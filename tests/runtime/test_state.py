@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.errors import StateError
+from deco_runtime.guard import Guard, Kept
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe
 from deco_runtime.state import COUNTS, CURRENT, PREVIOUS, LearnedState, hold, load, save
@@ -37,6 +38,9 @@ def make_learner(bundle: Bundle, seed: int) -> Learner:
     learner = Learner(LinearEngine(10), bundle.parameters, theta, buffer, len(bundle.classes), Recipe(), rng)
     for number, name in enumerate(COUNTS):
         setattr(learner, name, seed + number)
+    learner.guard = Guard(LinearEngine(10), bundle.weights(), bundle.buffer(), None)
+    accepted = replace(buffer, x_syn=rng.standard_normal(buffer.x_syn.shape).astype(np.float32))
+    learner.guard.kept = Kept(accepted, rng.random(bundle.guard_images) < 0.5, rejections=seed, pause=10 * seed)
     return learner
 
 
@@ -44,11 +48,21 @@ def make_state(bundle: Bundle, seed: int) -> LearnedState:
     return LearnedState.of(make_learner(bundle, seed), bundle, f"source {seed}", 128 * seed)
 
 
+def parts(s: LearnedState) -> tuple[list[Any], list[Any]]:
+    buffers = [s.buffer] + ([s.guard.buffer] if s.guard else [])
+    arrays = [
+        s.theta,
+        *(a for b in buffers for a in (b.x_syn, b.y_syn, b.velocity)),
+        *([s.guard.best] if s.guard else []),
+    ]
+    rest = [s.bundle, s.generator, s.counts, s.source, s.position]
+    return arrays, [*rest, s.guard and (s.guard.rejections, s.guard.pause)]
+
+
 def same(a: LearnedState, b: LearnedState) -> bool:
-    arrays = [(s.theta, s.buffer.x_syn, s.buffer.y_syn, s.buffer.velocity) for s in (a, b)]
-    rest = [(s.bundle, s.generator, s.counts, s.source, s.position) for s in (a, b)]
-    bits = [[(x.dtype, x.shape, x.tobytes()) for x in part] for part in arrays]
-    return bits[0] == bits[1] and rest[0] == rest[1]
+    (arrays_a, rest_a), (arrays_b, rest_b) = parts(a), parts(b)
+    bits = [[(x.dtype, x.shape, x.tobytes()) for x in arrays] for arrays in (arrays_a, arrays_b)]
+    return bits[0] == bits[1] and rest_a == rest_b
 
 
 @pytest.fixture
@@ -83,10 +97,33 @@ def test_round_trip_bit_for_bit(tmp_path: Path, bundle: Bundle) -> None:
     other = make_learner(bundle, 9)
     loaded.restore(other)
     assert other.theta.tobytes() == learner.theta.tobytes()
+    assert other.guard.kept.buffer.x_syn.tobytes() == learner.guard.kept.buffer.x_syn.tobytes()
+    assert other.guard.kept.best.tolist() == learner.guard.kept.best.tolist()
+    assert (other.guard.kept.rejections, other.guard.kept.pause) == (5, 50)
     assert [getattr(other, name) for name in COUNTS] == [getattr(learner, name) for name in COUNTS] == [5, 6, 7, 8]
     assert other.rng.random(5, np.float32).tobytes() == learner.rng.random(5, np.float32).tobytes()
     assert other.rng.permutation(50).tolist() == learner.rng.permutation(50).tolist()
     assert other.rng.standard_normal(9).tobytes() == learner.rng.standard_normal(9).tobytes()
+
+
+def test_state_without_a_guard_is_taken_up_as_such(tmp_path: Path, bundle: Bundle) -> None:
+    """What --no-guard wrote, or an earlier version: a guard keeps what it has, and one that is not there is no loss."""
+    learner = make_learner(bundle, 5)
+    guarded = LearnedState.of(learner, bundle, "", 0)
+    learner.guard = None
+    plain = LearnedState.of(learner, bundle, "", 0)
+    save(tmp_path, plain)
+    loaded, _ = load(tmp_path, bundle)
+    assert loaded is not None
+    assert loaded.guard is None
+    assert same(loaded, plain)
+    assert not same(loaded, guarded)
+    other = make_learner(bundle, 9)
+    kept = other.guard.kept
+    loaded.restore(other)
+    assert other.guard.kept is kept
+    guarded.restore(learner)
+    assert learner.guard is None
 
 
 def test_a_snapshot_does_not_move_with_the_learner(bundle: Bundle) -> None:
@@ -312,6 +349,15 @@ WRONG_INSIDE = {
     "x_syn of another ipc": remake("x_syn", lambda a: a[:10]),
     "velocity missing": drop("velocity"),
     "velocity flat": remake("velocity", lambda a: a.reshape(-1)),
+    "guard null": set_meta(guard=None),
+    "guard empty": set_meta(guard={}),
+    "rejections negative": set_meta(guard={"rejections": -1, "pause": 0}),
+    "pause a string": set_meta(guard={"rejections": 0, "pause": "0"}),
+    "guard_x_syn missing": drop("guard_x_syn"),
+    "guard_velocity float64": remake("guard_velocity", lambda a: a.astype(np.float64)),
+    "guard_best missing": drop("guard_best"),
+    "guard_best longer": remake("guard_best", lambda a: np.append(a, a[:1])),
+    "guard_best of floats": remake("guard_best", lambda a: a.astype(np.float32)),
     "meta missing": drop("meta"),
     "theta pickled": remake("theta", lambda a: np.array([object], dtype=object)),
     "everything pickled": remake("x_syn", lambda a: np.array(list(a), dtype=object)),

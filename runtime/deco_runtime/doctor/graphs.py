@@ -40,6 +40,9 @@ def findings(path: Path, broken: Collection[str]) -> Iterator[Finding]:
     for graph in told["lacks"]:
         who = "gradient=exact" if graph == "input_gradient_tangent" else "deco+"
         yield Finding("OK", "bundle", f"without the graph {graph}, which only {who} needs")
+    if not told["guard_images"]:
+        words = "no labelled images for the guard of updates, which has its other checks left; export with more labels"
+        yield Finding("WARN", "bundle", words)
     usable = [engine for engine in told["engines"] if engine not in broken]  # openvino is a module too
     for engine in usable:
         # The first is the one that deco-run takes by itself; without another one it goes on.
@@ -125,10 +128,11 @@ def describe(answer: Answer, path: str) -> None:
         files=len(bundle.files),
         classes=len(bundle.classes),
         weights=bundle.weight_count,
+        guard_images=bundle.guard_images,
         engines=[name for name, reason in by_preference(bundle).items() if reason is None],
         graphs=there,
         lacks=[graph for graph in known if graph not in there],
-        state_bytes=bundle.weights().nbytes + 2 * bundle.buffer().x_syn.nbytes,
+        state_bytes=bundle.weights().nbytes + 4 * bundle.buffer().x_syn.nbytes,
     )
 
 

@@ -1,0 +1,221 @@
+"""Streams that do harm, learned with and without the guard of updates.
+
+    python -m deco_benchmarks.hostile --bundle BUNDLE --data DIR --unknown DIR --out FILE.json
+
+The device's own learner, votes, recipe and guard; the deployed model is scored on the test images after each update.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from deco_export.data import Images
+from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.engine import engines, open_engine
+from deco_runtime.errors import UsageError
+from deco_runtime.folder import fingerprint, list_folder, read_image, split_folder
+from deco_runtime.guard import Bools
+from deco_runtime.learner import Learner
+from deco_runtime.prepare import open_guard
+from deco_runtime.preprocess import Preprocessing, normalise, resize
+from deco_runtime.recipe import Recipe, named, override
+from deco_runtime.scoring import Scorer
+from deco_runtime.sources.images import stc_order
+from deco_runtime.terminal import exit_with, progress_bars
+from deco_runtime.types import Ints, Pixels, Segment
+from deco_runtime.vote import pseudo_label
+
+STREAMS = ("one-class", "noise", "unknown", "mirrored")
+MIRRORED = 0.4
+"""Share of the frames whose vote for class c is turned into one for K − 1 − c."""
+STC = 500
+"""Consecutive frames of one class where the stream changes class."""
+
+
+@click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.option("--bundle", "bundle_path", required=True, type=click.Path(path_type=Path), metavar="BUNDLE",
+              help="Made by deco-export from --data.")  # fmt: skip
+@click.option("--data", required=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="The folder it was made from; images it was trained on are left out.")  # fmt: skip
+@click.option("--unknown", required=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Image folder of classes that the bundle does not know.")  # fmt: skip
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Result, JSON.")
+@click.option("--streams", default=",".join(STREAMS), metavar="NAME,NAME",
+              help="one-class: one class for ever; noise: uniformly random pixels; unknown: images of --unknown; "
+              "mirrored: 40 % of the votes for class c turned into votes for class K − 1 − c.")  # fmt: skip
+@click.option("--segments", default=100, type=click.IntRange(1), help="Length of each stream.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the paper's recipe.")
+@click.option("--test", "test_images", default=10_000, type=click.IntRange(1), help="Test images at most.")
+@click.option("--engine", default="auto", type=click.Choice(["auto", *sorted(engines())]), help="Numeric engine.")
+@click.option("--seed", default=0, type=click.IntRange(0))
+def main(
+    bundle_path: Path,
+    data: Path,
+    unknown: Path,
+    out: Path,
+    streams: str,
+    segments: int,
+    settings: tuple[str, ...],
+    test_images: int,
+    engine: str,
+    seed: int,
+) -> None:
+    """What hostile streams cost the deployed model, with and without the guard.
+
+    Each stream is learned twice from the bundle's model, and the file is written after each. A stream shorter than
+    --segments starts over.
+
+    \b
+    python -m deco_benchmarks.hostile --bundle bundle --data cifar10 --unknown imagenette --out hostile.json
+    """
+    chosen = streams.split(",")
+    if wrong := [name for name in chosen if name not in STREAMS]:
+        raise UsageError(f"expected --streams among {', '.join(STREAMS)}, but found {wrong[0]!r}; correct it")
+    bundle, recipe = open_bundle(bundle_path), override(named("paper"), settings)
+    runs_on, rng = open_engine(bundle, engine), np.random.default_rng(seed)
+    train, test = split_folder(data)
+    if test is None:
+        raise UsageError(f"expected {data} to have train/ and test/, but found no test/; choose another --data")
+    count = segments * recipe.segment
+    with progress_bars() as progress:
+
+        def read(root: Path, most: int, known: bool, name: str) -> Images:
+            return _read(root, most, bundle, known, rng, lambda done, total: progress(f"reading {name}", done, total))
+
+        scored = read(test, test_images, known=True, name="test images")
+        scorer = Scorer(runs_on, bundle.preprocessing, scored.pixels, scored.labels)
+        frozen = scorer.accuracy(bundle.weights())
+        images = {"train": read(train, count, known=True, name="training images")}
+        if "unknown" in chosen:
+            images["unknown"] = read(split_folder(unknown)[0], count, known=False, name="unknown images")
+        results: list[dict[str, Any]] = []
+        report = {
+            "bundle": bundle.hash,
+            "recipe": recipe.to_json(),
+            "engine": runs_on.name,
+            "seed": seed,
+            "segments": segments,
+            "test_images": len(scorer),
+            "guard_images": bundle.guard_images,
+            "frozen_accuracy": frozen,
+            "results": results,
+        }
+        for name in chosen:
+            for guarded in (False, True):
+                what = f"{name}, {'guarded' if guarded else 'not guarded'}"
+                frames = _frames(name, images, bundle, recipe, segments, np.random.default_rng(seed))
+                learner = Learner(
+                    runs_on,
+                    bundle.parameters,
+                    bundle.weights(),
+                    bundle.buffer(),
+                    len(bundle.classes),
+                    recipe,
+                    np.random.default_rng(seed),
+                )
+                if guarded:
+                    learner.guard, _ = open_guard(bundle, runs_on)
+                found = _learn(learner, frames, bundle.preprocessing, scorer, segments, partial(progress, what))
+                results.append({"stream": name, "guarded": guarded, **found})
+                click.echo(f"{what}: {frozen:.2%} → {found['final_accuracy']:.2%}")
+                out.parent.mkdir(parents=True, exist_ok=True)
+                out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _read(
+    root: Path,
+    most: int,
+    bundle: Bundle,
+    known: bool,
+    rng: np.random.Generator,
+    tick: Callable[[int, int], None],
+) -> Images:
+    """At most so many images of a folder drawn at random, none that the bundle was trained on."""
+    listed = list_folder(root, bundle.classes if known else None)
+    size, trained_on = bundle.preprocessing.size, bundle.trained_on()
+    pixels: list[Pixels] = []
+    labels: list[int] = []
+    order = rng.permutation(len(listed.files))
+    for number, i in enumerate(order):
+        tick(min(number + 1, most), min(most, len(order)))
+        if len(labels) == most:
+            break
+        image = None if fingerprint(listed.files[i]) in trained_on else read_image(listed.files[i])
+        if image is not None:
+            pixels.append(resize(image, size))
+            labels.append(listed.labels[i])
+    return Images(np.stack(pixels), np.asarray(labels, np.int64))
+
+
+def _frames(
+    name: str, images: dict[str, Images], bundle: Bundle, recipe: Recipe, segments: int, rng: np.random.Generator
+) -> Iterator[tuple[Pixels, Ints, Bools | None]]:
+    """Segment by segment: pixels, labels (−1: none), and which frames' votes are mirrored (bools) or None."""
+    size, n, count = bundle.preprocessing.size, recipe.segment, segments * recipe.segment
+    if name == "noise":
+        for _ in range(segments):
+            yield rng.integers(0, 256, (n, size, size, 3), np.uint8), np.full(n, -1), None
+        return
+    source = images["unknown" if name == "unknown" else "train"]
+    if name == "one-class":
+        order = rng.permutation(np.flatnonzero(source.labels == 0))
+    else:
+        order = np.asarray(stc_order(source.labels.tolist(), STC, int(rng.integers(2**31))))
+    order = np.resize(order, count)
+    for start in range(0, count, n):
+        index = order[start : start + n]
+        labels = np.full(n, -1) if name == "unknown" else source.labels[index]
+        yield source.pixels[index], labels, rng.random(n) < MIRRORED if name == "mirrored" else None
+
+
+def _learn(
+    learner: Learner,
+    frames: Iterator[tuple[Pixels, Ints, Bools | None]],
+    how: Preprocessing,
+    scorer: Scorer,
+    segments: int,
+    tick: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """The stream to its end: the curve of accuracies after each update, what was learned from, the guard's verdicts."""
+    started, curve, verdicts, kept = time.monotonic(), [], [], []
+    active = np.zeros(learner.classes, np.int64)
+    before, accuracy = learner.theta, scorer.accuracy(learner.theta)
+    for number, (pixels, labels, mirrored) in enumerate(frames, 1):
+        x = normalise(pixels, how)
+        pseudo, confidence = pseudo_label(learner.engine.predict(learner.theta, x)[0])
+        if mirrored is not None:
+            pseudo = np.where(mirrored, learner.classes - 1 - pseudo, pseudo)
+        done = learner.learn(Segment(x, pseudo, confidence, labels))
+        kept.append(done.kept)
+        active[done.active] += 1
+        if learner.retrain_due:
+            verdict = learner.retrain().verdict
+            if verdict is not None:
+                verdicts.append({"segment": number, "reason": verdict.reason, **verdict.scores})
+            if learner.theta is not before:
+                before, accuracy = learner.theta, scorer.accuracy(learner.theta)
+            curve.append({"segment": number, "accuracy": accuracy})
+        tick(number, segments)
+    return {
+        "final_accuracy": accuracy,
+        "lowest_accuracy": min((point["accuracy"] for point in curve), default=accuracy),
+        "updates": len(curve),
+        "rejected": sum(verdict["reason"] is not None for verdict in verdicts),
+        "kept": float(np.mean(kept)),
+        "active_segments": active.tolist(),
+        "curve": curve,
+        "verdicts": verdicts,
+        "seconds": time.monotonic() - started,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(exit_with(main))
