@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,7 @@ from deco_runtime.sources import FrameSource, SourceRequest
 from deco_runtime.types import Frame, Ints
 
 if TYPE_CHECKING:
-    from deco_runtime.sources._capture import Playback
+    from deco_runtime.sources._playback import Playback
 
 OPTION = click.Option(
     ["--demo"],
@@ -27,7 +27,7 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
     """Play demo/stream.avi of the bundle. Raises SourceError if the bundle carries no stream."""
     import numpy as np
 
-    from deco_runtime.sources import _capture  # imports cv2, which `--help` must not need
+    from deco_runtime.sources import _playback  # imports cv2, which `--help` must not need
 
     stream, labels = request.bundle / "demo" / "stream.avi", request.bundle / "demo" / "labels.npy"
     if not stream.is_file():
@@ -39,7 +39,7 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
         truth = np.load(labels, allow_pickle=False).astype(np.int64, casting="safe").reshape(-1)
     except Exception as error:  # numpy raises a dozen kinds
         raise SourceError(f"expected the classes of the demo stream in {labels}, found none; copy it again") from error
-    return Demo(_capture.open_file(stream), truth)
+    return Demo(_playback.open_file(stream), truth)
 
 
 class Demo:
@@ -60,6 +60,9 @@ class Demo:
 
     def note(self) -> str | None:
         return self._playback.note()
+
+    def figures(self) -> dict[str, Any]:
+        return {}
 
     def close(self) -> None:
         self._playback.close()
