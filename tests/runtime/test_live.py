@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 import pytest
 from deco_runtime.errors import SourceError
-from deco_runtime.sources import FrameSource, _live, _process
+from deco_runtime.sources import FrameSource, _faults, _live, _process
 from deco_runtime.sources._capture import decode
 from deco_runtime.sources._live import Live
 from deco_runtime.types import Frame, Notice, Pixels
@@ -471,6 +471,26 @@ def test_another_size_in_mid_stream_goes_on_and_is_said_once() -> None:
     assert set(sizes) == {(48, 64, 3), (24, 32, 3)}
     assert [(notice.action, notice.figures) for notice in said] == [("resized", {"width": 32, "height": 24})]
     assert "32×24" in said[0].words
+
+
+def test_a_frozen_stream_is_said_and_so_is_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The camera goes on sending, and all it sends for a second is one picture."""
+    monkeypatch.setattr(_faults, "TOLD_S", 0.5)
+    with mjpeg_server(lambda i: numbered(i if i < 10 else max(10, i - 50))) as url:
+        source = _live.open_url(url)
+        faults, said = [], []
+        for item in source.frames():
+            if isinstance(item, Frame):
+                faults.append(item.fault)
+            elif item.action != "waiting":
+                said.append(item.action)
+            if "cleared" in said:
+                break
+        source.close()
+    assert said == ["frozen", "cleared"]
+    assert faults[-1] == "frozen"
+    assert faults.count(None) <= 12
+    assert source.figures()["frozen"] == faults.count("frozen") > 5
 
 
 def test_grey_and_transparent_pictures_become_bgr() -> None:
