@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
-import threading
 import time
 import warnings
 from importlib import util
@@ -212,13 +210,7 @@ def main() -> None:
     warnings.simplefilter("ignore", RuntimeWarning)  # what is not finite is dropped, counted and reported
     # Not a group around everything: its usage line and its errors would be those of a command with subcommands.
     group = click.Group("deco-run", [install_service], context_settings={"help_option_names": ["-h", "--help"]})
-    code = exit_with(group if sys.argv[1:2] == ["install-service"] else command())
-    if any(thread.name == "capture" for thread in threading.enumerate()):
-        # A thread stuck inside OpenCV would abort the interpreter if it came back while that is ending.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    sys.exit(exit_with(group if sys.argv[1:2] == ["install-service"] else command()))
 
 
 if __name__ == "__main__":  # how the service starts it

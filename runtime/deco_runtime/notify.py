@@ -1,8 +1,7 @@
 """The service manager hears how a run does: systemd's sd_notify protocol, a datagram of lines to $NOTIFY_SOCKET.
 
-What counts as being alive is a frame that was predicted. Waiting is no progress: a capture or a thread that hangs sends
-nothing, and systemd starts the program anew. A source that waits for its camera needs no word of its own: it gives
-up, and ends the run, long before the watchdog's minute; starting anew is how it reconnects.
+What counts as being alive is a frame that was predicted, or a live source that says it is still trying to get one. A
+thread that hangs says nothing, and systemd starts the program anew.
 """
 
 from __future__ import annotations

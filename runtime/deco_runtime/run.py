@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -28,7 +29,7 @@ from deco_runtime.preprocess import preprocess
 from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer
 from deco_runtime.sources import FrameSource
-from deco_runtime.types import Floats, Frame, Segment
+from deco_runtime.types import Floats, Frame, Notice, Segment
 from deco_runtime.view import View
 from deco_runtime.vote import pseudo_label
 from deco_runtime.worker import Cancelled, Worker
@@ -64,6 +65,8 @@ class Run:
         self._segments = self._dropped_segments = 0
         self._retrains_before = learner.retrains if learner else 0
         self._first_prediction: float | None = None
+        self._ages: deque[float] = deque(maxlen=1000)
+        self._waiting = False
         self._notify, self._doing = Notifier(), "starting"
 
     @property
@@ -78,7 +81,14 @@ class Run:
         learned until then is saved first.
         """
         threading.Thread(target=self._close_when_stopped, name="closer", daemon=True).start()
-        self.events.write("source", action="opened", name=self.source.name, live=self.source.live, skipped=skip)
+        self.events.write(
+            "source",
+            action="opened",
+            name=self.source.name,
+            live=self.source.live,
+            skipped=skip,
+            **self.source.figures(),
+        )
         worker = Worker(lambda segment: self._learn(segment, 0)) if self.source.live and self.learner else None
         finished = False
         try:
@@ -107,6 +117,7 @@ class Run:
                 frames=self._frames,
                 dropped=self.source.dropped,
                 note=note,
+                **self.source.figures(),
             )
         if not interrupted:
             self._score("after", check=lambda: self._notify.step(self._status))
@@ -119,6 +130,9 @@ class Run:
         for number, frame in enumerate(self.source.frames()):
             if self.stop.is_set():
                 return False
+            if isinstance(frame, Notice):
+                self._hear(frame)
+                continue
             if number < skip:
                 continue
             self._predict(frame, gathered)
@@ -142,6 +156,16 @@ class Run:
             worker.drain()
         return not self.stop.is_set()
 
+    def _hear(self, notice: Notice) -> None:
+        """What a live source says; as long as it says anything, the run is alive."""
+        if notice.action in ("lost", "reconnected"):
+            self._waiting = notice.action == "lost"
+            self.view.show(camera="lost, waiting for it" if self._waiting else "back")
+        if notice.words:
+            self.view.line(notice.words)
+            self.events.write("source", action=notice.action, name=self.source.name, **notice.figures)
+        self._notify.step(self._status)
+
     def _predict(self, frame: Frame, gathered: Gatherer) -> None:
         x = preprocess(frame.pixels, self.bundle.preprocessing)
         logits, _ = self.engine.predict(self.theta, x[None])
@@ -150,12 +174,15 @@ class Run:
             self._first_prediction = time.monotonic() - self._started
             self._doing = "predicting"
         self._frames += 1
+        if self.source.live:
+            self._ages.append(time.monotonic() - frame.time)
         if frame.label is not None:
             self._known += 1
             self._right += int(pseudo[0] == frame.label)
         self.view.frame(self.bundle.classes[int(pseudo[0])], float(confidence[0]))
         self._notify.predicted(self._status)
-        gathered.add(x, int(pseudo[0]), float(confidence[0]), frame.label)
+        if frame.fault is None:
+            gathered.add(x, int(pseudo[0]), float(confidence[0]), frame.label)
 
     def _learn(self, segment: Segment, position: int) -> None:
         """Learn one segment that ends at frame `position` of a replayed source (0 for a live one)."""
@@ -231,6 +258,7 @@ class Run:
             frames=self._frames,
             dropped_frames=self.source.dropped,
             dropped_segments=self._dropped_segments,
+            frame_age_ms=self._age_ms(),
             votes=votes,
             stream_accuracy=self._right / self._known if self._known else None,
             **figures,
@@ -299,7 +327,14 @@ class Run:
     def _status(self) -> str:
         """For the service manager, in one line."""
         segments, updates = (self.learner.segments, self.learner.retrains) if self.learner else (self._segments, 0)
-        return f"{segments} segments, {updates} updates; {self._doing}"
+        return f"{segments} segments, {updates} updates; {'waiting for the camera' if self._waiting else self._doing}"
+
+    def _age_ms(self) -> dict[str, float] | None:
+        """From grabbing to predicting, over the last thousand frames of a live source."""
+        ages = list(self._ages)  # another thread may be adding one
+        if not ages:
+            return None
+        return {"median": round(float(np.median(ages)) * 1e3, 1), "max": round(max(ages) * 1e3, 1)}
 
     def _close_when_stopped(self) -> None:
         self.stop.wait()
@@ -315,6 +350,8 @@ class Run:
             "dropped_frames": self.source.dropped,
             "dropped_segments": self._dropped_segments,
             "dropped_updates": self.learner.dropped if self.learner else 0,
+            "frame_age_ms": self._age_ms(),
+            **self.source.figures(),
             "stream_accuracy": self._right / self._known if self._known else None,
             "first_prediction_seconds": self._first_prediction,
             "peak_memory_mb": peak_memory_mb(),

@@ -26,6 +26,9 @@ MARK = "# Written by deco-run install-service"
 HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))
 """What the sandbox replaces by something empty; what is needed from there has to be bound into it."""
 
+_LOCAL = ("SupplementaryGroups=video", "DevicePolicy=closed", "DeviceAllow=char-video4linux rw", "PrivateNetwork=yes")
+"""For a camera of this machine: any, since one that is plugged in again may come back under another number."""
+
 
 @dataclass(frozen=True)
 class Service:
@@ -90,7 +93,7 @@ def unit(service: Service) -> str:
         "UMask=0077",
         *(f"BindReadOnlyPaths={word(str(path))}" for path in (service.bundle, *service.needed)),
         *("ProtectSystem=strict", "ProtectHome=tmpfs", "PrivateTmp=yes"),
-        *(["PrivateDevices=yes"] if remote else _local(service.camera)),
+        *(["PrivateDevices=yes"] if remote else _LOCAL),
         f"RestrictAddressFamilies=AF_UNIX{' AF_INET AF_INET6' if remote else ''}",
         *("NoNewPrivileges=yes", "CapabilityBoundingSet="),
         *("SystemCallArchitectures=native", "SystemCallFilter=@system-service", "SystemCallErrorNumber=EPERM"),
@@ -106,10 +109,6 @@ def unit(service: Service) -> str:
         *("[Install]", "WantedBy=multi-user.target"),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _local(camera: str) -> list[str]:
-    return ["SupplementaryGroups=video", "DevicePolicy=closed", f"DeviceAllow={word(camera)} rw", "PrivateNetwork=yes"]
 
 
 @click.command("install-service")

@@ -9,10 +9,16 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from deco_runtime.errors import DecoError
+from deco_runtime.errors import DecoError, RuntimeMissingError, first_line
 
 INTERRUPTED = 130
 """Exit code after SIGINT, as shells have it."""
+
+HEADLESS = (
+    "this OpenCV needs a screen's library: run pip uninstall opencv-python opencv-contrib-python, then "
+    "pip install --force-reinstall opencv-python-headless"
+)
+"""What to do where importing cv2 misses libGL."""
 
 
 def exit_with(command: click.Command) -> int:
@@ -29,6 +35,14 @@ def exit_with(command: click.Command) -> int:
         name, said = error.filename or "a file", error.strerror or error
         click.echo(f"error: expected to use {name}, but the system says: {said}; check it", err=True)
         return DecoError.exit_code
+    except ImportError as error:  # a package is there, and something that it needs is not
+        if error.name and error.name.startswith("deco_"):
+            raise
+        name, advice = error.name or "a package", "run deco-doctor, which says what to mend"
+        if "libGL" in str(error):
+            name, advice = "cv2", HEADLESS
+        click.echo(f"error: expected to import {name}, but: {first_line(error)}; {advice}", err=True)
+        return RuntimeMissingError.exit_code
     except MemoryError as error:
         click.echo(f"error: expected enough memory, but: {error}; choose smaller sizes", err=True)
         return DecoError.exit_code

@@ -1,8 +1,9 @@
-"""The nouns of the pipeline: Frame, Prediction, Segment. Plain frozen records of flat numpy arrays."""
+"""The nouns of the pipeline: Frame, Notice, Segment. Plain frozen records of flat numpy arrays."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ Ints = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
 """uint8 image (height, width, 3) in OpenCV's order B, G, R, values 0 … 255."""
 
+Fault = Literal["frozen", "black"]
+"""Why nothing can be learned from a picture; `sources/_faults.py` defines both."""
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -24,11 +28,28 @@ class Frame:
     pixels: (height, width, 3) uint8, B, G, R.
     time: seconds on the monotonic clock when it was read.
     label: true class index where the source knows it (a labelled folder), for scoring only; else None.
+    fault: set by a live source for a picture that is predicted like any other, but not learned from.
     """
 
     pixels: Pixels
     time: float
     label: int | None = None
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What a live source has to say between two frames.
+
+    action: "waiting" (there is no frame, and the source goes on trying; said several times a second), "lost",
+        "reconnected", "resized", "frozen", "black" (for a while now), or "cleared" (neither any more).
+    words: one line for people, "" if there is nothing to read.
+    figures: for the event stream.
+    """
+
+    action: Literal["waiting", "lost", "reconnected", "resized", "frozen", "black", "cleared"]
+    words: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-Mode = Literal["normal", "stall", "drop", "silent", "garbage"]
+Mode = Literal["normal", "stall", "drop", "silent", "garbage", "half"]
+
+
+def jpeg(picture: npt.NDArray[np.uint8]) -> bytes:
+    """The picture as a JPEG file."""
+    return cv2.imencode(".jpg", picture)[1].tobytes()
 
 
 @contextmanager
@@ -23,12 +28,13 @@ def mjpeg_server(
     *,
     after: int = 0,
     fps: float = 50.0,
+    port: int = 0,
 ) -> Iterator[str]:
-    """Serve picture(0), picture(1), … as JPEGs, `fps` per second, and yield the URL.
+    """Serve picture(0), picture(1), … as JPEGs, `fps` per second, and yield the URL; the same again to each client.
 
     normal: without end. stall: `after` frames, then keep the connection but send no more.
     drop: `after` frames, then close it. silent: accept the connection and never answer.
-    garbage: answer with random bytes.
+    garbage: answer with random bytes. half: of every third frame only the first half of its bytes.
     """
     stop = threading.Event()
 
@@ -48,10 +54,12 @@ def mjpeg_server(
                 self.wfile.write(np.random.default_rng(0).bytes(100_000))
                 return
             i = 0
-            while not stop.is_set() and (mode == "normal" or i < after):
-                jpeg = cv2.imencode(".jpg", picture(i))[1].tobytes()
-                head = f"--picture\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n"
-                self.wfile.write(head.encode() + jpeg + b"\r\n")
+            while not stop.is_set() and (mode in ("normal", "half") or i < after):
+                data = jpeg(picture(i))
+                if mode == "half" and i % 3 == 2:
+                    data = data[: len(data) // 2]
+                head = f"--picture\r\nContent-Type: image/jpeg\r\nContent-Length: {len(data)}\r\n\r\n"
+                self.wfile.write(head.encode() + data + b"\r\n")
                 time.sleep(1 / fps)
                 i += 1
             if mode == "stall":
@@ -60,7 +68,7 @@ def mjpeg_server(
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()

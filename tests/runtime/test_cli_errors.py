@@ -163,6 +163,23 @@ def test_a_missing_or_foreign_test_folder(bundle_path: Path, state: Path, photos
 
 
 @pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("libGL.so.1: cannot open shared object file: No such file or directory", "opencv-python-headless"),
+        ("libatomic.so.1: cannot open shared object file: No such file or directory", "run deco-doctor"),
+    ],
+)
+def test_an_opencv_that_cannot_be_imported(
+    said: str, advice: str, bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "cv2.py").write_text(f"raise ImportError({said!r}, name='cv2')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
+    refused(5, f"expected to import cv2, but: {said}; ", "--bundle", bundle_path, "--demo")
+    refused(5, advice, "--bundle", bundle_path, "--camera", "0")
+
+
+@pytest.mark.parametrize(
     ("source", "code", "words"),
     [
         (["--camera", "99"], 6, "expected a camera at /dev/video99"),

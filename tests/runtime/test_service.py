@@ -91,7 +91,7 @@ def test_any_path_arrives_as_it_is(
     assert not any(":" in v and v[0] != '"' for v in values(made, "BindReadOnlyPaths"))  # a:b is two paths
     (mounts,) = values(made, "RequiresMountsFor")
     assert read(mounts, c_escapes=False) == [str(path) for path in (bundle, state) if path]
-    assert [read(v, c_escapes=False) for v in values(made, "DeviceAllow")] == ([] if remote else [[camera, "rw"]])
+    assert values(made, "DeviceAllow") == ([] if remote else ["char-video4linux rw"])
     assert all(line == "" or line[0] in "[#" or line.partition("=")[0].isalpha() for line in made.splitlines())
 
 
@@ -103,7 +103,7 @@ def test_a_camera_of_this_machine_has_no_network() -> None:
     lines = example("/dev/video0").splitlines()
     for line in (
         *("Type=notify", "WatchdogSec=60", "Restart=on-failure", "KillSignal=SIGTERM", "DynamicUser=yes"),
-        *("StateDirectory=deco", "SupplementaryGroups=video", "DeviceAllow=/dev/video0 rw", "PrivateNetwork=yes"),
+        *("StateDirectory=deco", "SupplementaryGroups=video", "DeviceAllow=char-video4linux rw", "PrivateNetwork=yes"),
         *("RestrictAddressFamilies=AF_UNIX", "ProtectSystem=strict", "NoNewPrivileges=yes", "PrivateTmp=yes"),
     ):
         assert line in lines
@@ -167,7 +167,7 @@ def test_print_writes_nothing_but_the_unit(bundle: Path, units: Path, capsys: py
     said = capsys.readouterr()
     assert said.out.startswith("# Written by deco-run install-service")
     assert said.out.endswith("WantedBy=multi-user.target\n")
-    assert "DeviceAllow=/dev/v4l/by-id/usb-x rw" in said.out
+    assert "--camera /dev/v4l/by-id/usb-x\n" in said.out
     assert "systemctl enable --now deco" in said.err
     assert list(units.iterdir()) == []
 

@@ -1,11 +1,10 @@
-"""Frame sources with the real OpenCV: video files, an MJPEG camera on loopback, folders, absent cameras."""
+"""Replayed frame sources with the real OpenCV, video files and folders, and how sources are found."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from itertools import groupby, pairwise
@@ -19,14 +18,11 @@ import pytest
 from deco_runtime import sources
 from deco_runtime.errors import DataError, SourceError, UsageError
 from deco_runtime.folder import fingerprint
-from deco_runtime.sources import FrameSource, SourceRequest, _capture, camera, images, video
+from deco_runtime.sources import SourceRequest, _playback, camera, images, video
 from deco_runtime.sources.images import stc_order
-from deco_runtime.types import Frame, Pixels
+from deco_runtime.types import Pixels
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mjpeg_server import mjpeg_server
-
-LINUX_ONLY = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Video4Linux devices")
 
 
 def request(**changes: Any) -> SourceRequest:
@@ -71,26 +67,6 @@ def one_sentence(error: pytest.ExceptionInfo[Exception]) -> str:
     return message
 
 
-def drain(source: FrameSource, pause_s: float = 0.0) -> tuple[list[Frame], str]:
-    """Take every frame, pausing after each, until the source fails; returns the frames and the sentence."""
-    frames = []
-
-    def take() -> None:
-        for frame in source.frames():
-            frames.append(frame)
-            time.sleep(pause_s)
-
-    with pytest.raises(SourceError) as error:
-        take()
-    source.close()
-    return frames, one_sentence(error)
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("http_proxy", raising=False)  # FFmpeg would ask it for the loopback server
-
-
 # --- discovery
 
 
@@ -126,7 +102,7 @@ def test_help_needs_no_opencv() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
-    for option in ("--camera INDEX|DEVICE", "--images DIR", "--video FILE|URL"):
+    for option in ("--camera INDEX|DEVICE|picamera2", "--images DIR", "--video FILE|URL"):
         assert option in shown.stdout
 
 
@@ -222,364 +198,9 @@ def test_what_is_no_video(tmp_path: Path, capfd: pytest.CaptureFixture[str], nam
 
 def test_a_video_without_a_decodable_frame() -> None:
     """As with a file whose header is fine: it opens, and then nothing comes."""
-    source = _capture.Playback(Path("v.avi"), fake([]))
+    source = _playback.Playback(Path("v.avi"), cv2.VideoCapture())
     with pytest.raises(SourceError, match=r"expected a video .* found something else in v\.avi"):
         list(source.frames())
-
-
-# --- live streams
-
-
-def test_stream_delivers_frames_in_order() -> None:
-    with mjpeg_server(numbered) as url:
-        source = video.open_source(url, request())
-        assert source.live is True
-        assert source.length is None
-        frames = [frame for frame, _ in zip(source.frames(), range(20), strict=False)]
-        source.close()
-    numbers = [number_of(frame.pixels) for frame in frames]
-    assert numbers == sorted(set(numbers))
-    times = [frame.time for frame in frames]
-    assert times == sorted(times)
-    assert 0 <= time.monotonic() - times[-1] < 5
-    assert frames[0].pixels.shape == (48, 64, 3)
-    assert frames[0].label is None
-
-
-def test_a_slow_consumer_sees_the_newest_frame_and_drops_are_counted() -> None:
-    sent = 0
-
-    def picture(i: int) -> Pixels:
-        nonlocal sent
-        sent = i
-        return numbered(i)
-
-    with mjpeg_server(picture, fps=60) as url:
-        source = _capture.open_url(url, open_s=5, stall_s=2)
-        frames = source.frames()
-        for _ in range(4):
-            time.sleep(0.3)  # 18 frames
-            newest = sent
-            assert number_of(next(frames).pixels) >= newest - 5  # in transit, in FFmpeg's hands
-        assert source.dropped > 30
-        source.close()
-
-
-def test_every_frame_is_taken_or_counted_as_dropped() -> None:
-    with mjpeg_server(numbered, "drop", after=60, fps=60) as url:
-        source = _capture.open_url(url, open_s=5, stall_s=2)
-        frames, _ = drain(source, pause_s=0.3)
-    assert 2 < len(frames) < 10
-    assert number_of(frames[-1].pixels) >= 58
-    # Less what FFmpeg keeps to itself while it looks for the format and when the connection drops.
-    assert 57 <= len(frames) + source.dropped <= 60
-
-
-@pytest.mark.parametrize("consumer_s", [0.0, 1.0], ids=["waiting", "slow"])
-def test_a_stall_is_an_error_in_bounded_time(consumer_s: float) -> None:
-    with mjpeg_server(numbered, "stall", after=15) as url:
-        source = _capture.open_url(url, open_s=5, stall_s=0.5)
-        frames = source.frames()
-        for _ in range(3):
-            next(frames)
-        time.sleep(consumer_s)
-        started = time.monotonic()
-        with pytest.raises(SourceError) as error:
-            list(frames)
-        assert time.monotonic() - started < 2
-        message = one_sentence(error)
-        assert "every 0.5 s" in message
-        assert "stalled" in message
-        source.close()
-        assert no_capture_thread()  # FFmpeg's own time-out ended the blocked read
-
-
-def test_a_dropped_connection_is_an_error_after_the_last_frame() -> None:
-    with mjpeg_server(numbered, "drop", after=15) as url:
-        source = _capture.open_url(url, open_s=5, stall_s=5)
-        started = time.monotonic()
-        frames, message = drain(source)
-        assert time.monotonic() - started < 3
-    assert number_of(frames[-1].pixels) >= 13
-    assert "ended or the connection dropped" in message
-
-
-@pytest.mark.parametrize("mode", ["silent", "stall"])
-def test_an_open_that_hangs_is_an_error_in_bounded_time(mode: Any) -> None:
-    with mjpeg_server(numbered, mode, after=0) as url:
-        started = time.monotonic()
-        with pytest.raises(SourceError) as error:
-            _capture.open_url(url, open_s=0.5)
-        assert 0.4 < time.monotonic() - started < 2.5
-        assert "open within 0.5 s" in one_sentence(error)
-        assert no_capture_thread()
-
-
-def test_garbage_is_no_stream(capfd: pytest.CaptureFixture[str]) -> None:
-    with mjpeg_server(numbered, "garbage") as url:
-        with pytest.raises(SourceError) as error:
-            _capture.open_url(url, open_s=5)
-        assert "found none that OpenCV can open" in one_sentence(error)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_nobody_listens_and_the_password_is_not_told() -> None:
-    with mjpeg_server(numbered) as url:
-        pass  # the port is free again
-    with pytest.raises(SourceError) as error:
-        video.open_source(url.replace("://", "://user:sec@ret@"), request())
-    assert url in one_sentence(error)
-    assert "ret@" not in str(error.value)
-
-
-def test_close_from_another_thread_ends_a_waiting_consumer() -> None:
-    with mjpeg_server(numbered, "stall", after=15) as url:
-        source = _capture.open_url(url, open_s=5, stall_s=30)
-        ended = threading.Event()
-
-        def consume() -> None:
-            for _ in source.frames():
-                pass
-            ended.set()
-
-        consumer = threading.Thread(target=consume, daemon=True)
-        consumer.start()
-        time.sleep(0.6)
-        assert not ended.is_set()
-        closer = threading.Thread(target=source.close)
-        closer.start()
-        assert ended.wait(0.5)  # without an exception, and not only when the blocked read ends
-        closer.join(3)
-        assert not closer.is_alive()
-        source.close()
-
-
-def test_close_releases_the_device() -> None:
-    with mjpeg_server(numbered) as url:
-        source = _capture.open_url(url)
-        next(source.frames())
-        source.close()
-        assert no_capture_thread()
-        assert list(source.frames()) == []
-
-
-def no_capture_thread() -> bool:
-    return all(thread.name != "capture" for thread in threading.enumerate())
-
-
-# --- what only an odd device does
-
-
-class FakeCapture:
-    """In place of cv2.VideoCapture. shown: pictures, None for a damaged one, or an exception to raise."""
-
-    def __init__(self, shown: list[Any]) -> None:
-        self.shown = iter(shown)
-        self.released = False
-        self.settings: list[tuple[int, float]] = []
-
-    def isOpened(self) -> bool:  # noqa: N802
-        return True
-
-    def grab(self) -> bool:
-        time.sleep(0.02)  # the consumer is faster
-        try:
-            self.current = next(self.shown)
-        except StopIteration:
-            return False
-        if isinstance(self.current, Exception):
-            raise self.current
-        return True
-
-    def retrieve(self) -> tuple[bool, Any]:
-        return self.current is not None, self.current
-
-    def get(self, key: int) -> float:
-        return -1.0
-
-    def set(self, key: int, value: float) -> bool:
-        self.settings.append((key, value))
-        return False
-
-    def release(self) -> None:
-        self.released = True
-
-
-def fake(shown: list[Any]) -> Any:
-    return FakeCapture(shown)
-
-
-def test_odd_pictures_become_bgr_and_damaged_ones_are_passed_over() -> None:
-    grey, thin = np.full((8, 6), 7, np.uint8), np.full((8, 6, 1), 8, np.uint8)
-    alpha, larger = np.full((8, 6, 4), (1, 2, 3, 255), np.uint8), np.full((16, 12, 3), 9, np.uint8)
-    capture = fake([grey, None, thin, alpha, larger])
-    source = _capture.Live("fake", lambda: capture, "unopened")
-    frames, message = drain(source)
-    seen = [frame.pixels for frame in frames]
-    assert "ended or the connection dropped" in message
-    assert [pixels.shape for pixels in seen] == [(8, 6, 3)] * 3 + [(16, 12, 3)]
-    assert [pixels[0, 0].tolist() for pixels in seen] == [[7, 7, 7], [8, 8, 8], [1, 2, 3], [9, 9, 9]]
-    assert capture.released
-
-
-def test_a_failure_inside_opencv_reaches_the_consumer() -> None:
-    capture = fake([numbered(0), cv2.error("broken driver")])
-    source = _capture.Live("fake", lambda: capture, "unopened", stall_s=30)
-    with pytest.raises(SourceError, match="broken driver"):
-        list(source.frames())
-    assert capture.released
-    source.close()
-
-
-def test_a_read_that_never_returns_is_abandoned() -> None:
-    release = threading.Event()
-
-    class Stuck(FakeCapture):
-        def grab(self) -> bool:
-            release.wait(20)
-            return False
-
-    stuck: Any = Stuck([])
-    source = _capture.Live("fake", lambda: stuck, "unopened", stall_s=0.2)
-    started = time.monotonic()
-    with pytest.raises(SourceError, match="stalled"):
-        next(source.frames())
-    source.close()
-    assert time.monotonic() - started < 3
-    assert list(source.frames()) == []
-    release.set()
-
-
-def test_an_open_that_never_returns_is_abandoned() -> None:
-    release = threading.Event()
-    started = time.monotonic()
-
-    def never() -> Any:
-        release.wait(20)
-        return capture
-
-    capture = fake([numbered(0)] * 100)
-    with pytest.raises(SourceError, match=r"open within 0\.2 s"):
-        _capture.Live("fake", never, "unopened", open_s=0.2)
-    assert time.monotonic() - started < 3
-    release.set()
-    for _ in range(100):  # a device that opens too late is let go of
-        if capture.released:
-            break
-        time.sleep(0.02)
-    assert capture.released
-
-
-# --- cameras
-
-
-def test_a_camera_is_opened_by_v4l2_and_asked_for_jpeg(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
-    capture = fake([numbered(5)])
-
-    def open_it(device: str, backend: int) -> Any:
-        opened.append((device, backend))
-        return capture
-
-    monkeypatch.setattr(cv2, "VideoCapture", open_it)
-    monkeypatch.setattr(camera, "refusal", lambda *args, **kwargs: None)
-    monkeypatch.setattr(sys, "platform", "linux")
-    source = camera.open_source("7", request())
-    assert source.live is True
-    assert source.name == "camera /dev/video7"
-    assert number_of(next(source.frames()).pixels) == 5
-    source.close()
-    assert opened == [("/dev/video7", cv2.CAP_V4L2)]
-    assert capture.settings == [(cv2.CAP_PROP_FOURCC, int.from_bytes(b"MJPG", "little"))]
-
-
-REFUSALS: list[tuple[dict[str, Any], list[str]]] = [
-    (
-        {"present": False, "accessible": False, "is_device": False, "found": []},
-        ["/dev/video9", "no /dev/video* at all", "plug it in", "v4l2-ctl --list-devices"],
-    ),
-    (
-        {"present": False, "accessible": False, "is_device": False, "found": ["/dev/video0", "/dev/video2"]},
-        ["only /dev/video0, /dev/video2", "v4l2-ctl --list-devices"],
-    ),
-    (
-        {"present": True, "accessible": False, "is_device": True, "found": ["/dev/video9"]},
-        ["permission", "sudo usermod -aG video $USER", "log in again"],
-    ),
-    (
-        {"present": True, "accessible": True, "is_device": False, "found": []},
-        ["no device", "--video"],
-    ),
-]
-
-
-@pytest.mark.parametrize(("facts", "words"), REFUSALS)
-def test_refusals(facts: dict[str, Any], words: list[str]) -> None:
-    message = camera.refusal(Path("/dev/video9"), **facts)
-    assert message is not None
-    assert message.startswith("expected ")
-    assert " found " in message
-    for word in words:
-        assert word in message
-
-
-def test_a_camera_worth_trying_is_not_refused() -> None:
-    facts = {"present": True, "accessible": True, "is_device": True}
-    assert camera.refusal(Path("/dev/video9"), **facts, found=["/dev/video9"]) is None
-
-
-@LINUX_ONLY
-@pytest.mark.parametrize("value", ["99", "/dev/video99", "-1"])
-def test_an_absent_camera(value: str) -> None:
-    with pytest.raises(SourceError) as error:
-        camera.open_source(value, request())
-    assert "plug it in" in one_sentence(error)
-
-
-@LINUX_ONLY
-def test_an_absent_camera_names_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = [Path("/dev/video2"), Path("/dev/video0")]
-    monkeypatch.setattr(Path, "glob", lambda self, pattern: there if self == Path("/dev") else [])
-    with pytest.raises(SourceError, match="found only /dev/video0, /dev/video2: plug it in"):
-        camera.open_source("99", request())
-
-
-@LINUX_ONLY
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may use every device")
-def test_a_forbidden_camera(tmp_path: Path) -> None:
-    device = tmp_path / "video0"
-    device.touch(mode=0o000)
-    with pytest.raises(SourceError) as error:
-        camera.open_source(str(device), request())
-    assert "usermod" in one_sentence(error)
-
-
-@LINUX_ONLY
-def test_a_file_is_no_camera(tmp_path: Path) -> None:
-    device = tmp_path / "video0"
-    device.touch()
-    with pytest.raises(SourceError) as error:
-        camera.open_source(str(device), request())
-    assert "no device" in one_sentence(error)
-
-
-@LINUX_ONLY
-def test_a_device_that_opencv_cannot_open(capfd: pytest.CaptureFixture[str]) -> None:
-    """/dev/null exists, may be used, and is not free for video: to us the same as a busy camera."""
-    with pytest.raises(SourceError) as error:
-        camera.open_source("/dev/null", request())
-    message = one_sentence(error)
-    assert "another program may be using it" in message
-    assert "fuser -v /dev/null" in message
-    assert capfd.readouterr() == ("", "")
-
-
-def test_cameras_elsewhere_have_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(SourceError, match="number of a camera"):
-        camera.open_source("/dev/video0", request())
-    with pytest.raises(SourceError, match="camera with number 99, found none"):
-        camera.open_source("99", request())
 
 
 # --- folders

@@ -7,13 +7,10 @@ from typing import Any
 
 from deco_runtime.doctor.findings import Finding
 from deco_runtime.process import run_job
+from deco_runtime.sources import BLACK, PLAIN
 
 PATIENCE_S = 30.0
 """Silence allowed beyond the seconds asked for: the source itself gives up after 10 to open and 5 per frame."""
-BLACK = 16.0
-"""99th percentile of a frame, of 0 … 255, below which it is taken for black: what video calls black, or a lens cap."""
-PLAIN = 1.0
-"""Standard deviation of a frame, of 0 … 255, below which it has nothing to see in it."""
 
 
 def findings(value: str, seconds: float, broken: Collection[str]) -> Iterator[Finding]:

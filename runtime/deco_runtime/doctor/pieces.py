@@ -15,6 +15,7 @@ from typing import Any
 from deco_runtime.child import Answer
 from deco_runtime.doctor.findings import Finding, Level
 from deco_runtime.process import Report, run_job
+from deco_runtime.terminal import HEADLESS
 
 IMPORT_S = 60.0
 """Seconds an import may take: minutes would be a hang even from a slow card."""
@@ -86,10 +87,7 @@ def advice(piece: Piece, report: Report) -> str:
             f"install it with pip install {install}, or the board maker's own, into the environment of {sys.executable}"
         )
     if "libGL" in words:
-        return (
-            "this OpenCV needs a screen's library: run pip uninstall opencv-python opencv-contrib-python, then "
-            "pip install --force-reinstall opencv-python-headless"
-        )
+        return HEADLESS
     library = re.search(r"(lib[\w.+-]+\.so[\d.]*): cannot open shared object", words)
     if library:
         return f"install the system package that holds {library[1]}, which apt-file search {library[1]} names"

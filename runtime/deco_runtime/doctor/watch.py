@@ -10,7 +10,8 @@ import numpy as np
 
 from deco_runtime import sources
 from deco_runtime.child import Answer
-from deco_runtime.types import Pixels
+from deco_runtime.errors import SourceError
+from deco_runtime.types import Notice, Pixels
 
 
 def watch(answer: Answer, value: str, seconds: float) -> None:
@@ -33,6 +34,10 @@ def watch(answer: Answer, value: str, seconds: float) -> None:
     last: Pixels | None = None
     try:
         for frame in source.frames():
+            if isinstance(frame, Notice):
+                if frame.action == "lost":
+                    raise SourceError(frame.figures["reason"])
+                continue
             if not times:
                 dropped_before = source.dropped
             pixels = frame.pixels

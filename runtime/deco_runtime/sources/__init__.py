@@ -5,7 +5,8 @@ Every module here whose name does not start with `_` defines
     OPTION: click.Option                                             how the command line asks for it
     open_source(value: Any, request: SourceRequest) -> FrameSource   value: what the user gave to OPTION
 
-and imports cv2 inside functions only, so that `--help` works on a machine without OpenCV.
+and imports cv2 inside functions only, so that `--help` works on a machine without OpenCV. A live source is a
+`_live.Live` around a function that opens the device, which is called in a process of its own.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
-
-from deco_runtime.types import Frame
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from deco_runtime.bundle_files import Root
+    from deco_runtime.types import Frame, Notice
+
+BLACK = 16.0
+"""99th percentile of a picture, of 0 … 255, below which it is black: what video calls black, or a lens cap."""
+
+PLAIN = 1.0
+"""Standard deviation of a picture, of 0 … 255, below which it has nothing to see in it."""
 
 
 class FrameSource(Protocol):
@@ -36,13 +42,26 @@ class FrameSource(Protocol):
     name: str
     live: bool
     length: int | None
-    dropped: int
 
-    def frames(self) -> Iterator[Frame]:
-        """Yield frames until the source ends or is closed. Raises SourceError or DataError when it fails."""
+    @property
+    def dropped(self) -> int: ...
+
+    def frames(self) -> Iterator[Frame | Notice]:
+        """Yield frames until the source ends or is closed. Raises SourceError or DataError when it fails.
+
+        A live source goes on trying instead of failing, and says so in notices; a replayed one has none.
+        """
 
     def note(self) -> str | None:
         """One sentence about what was left out so far (unreadable images, a video's missing end), or None."""
+
+    def figures(self) -> dict[str, Any]:
+        """For the event stream and the summary; empty for a replayed source.
+
+        width, height, fps, fourcc: what was opened, None where unknown. stalls: waits in vain for a frame, or for the
+        source to open. reconnects: times it came back. damaged: frames that could not be decoded, and were left out.
+        frozen, black: frames that were predicted but not learned from.
+        """
 
     def close(self) -> None:
         """End `frames`, also if another thread waits in it, and release the device. May be called again."""

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ from deco_runtime.sources import FrameSource, SourceRequest
 from deco_runtime.types import Frame, Ints
 
 if TYPE_CHECKING:
-    from deco_runtime.sources._capture import Playback
+    from deco_runtime.sources._playback import Playback
 
 OPTION = click.Option(
     ["--demo"],
@@ -31,7 +31,7 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
     import numpy as np
 
     from deco_runtime.reading import read_npy
-    from deco_runtime.sources import _capture  # imports cv2, which `--help` must not need
+    from deco_runtime.sources import _playback  # imports cv2, which `--help` must not need
 
     root = request.bundle
     stream, labels = root.joinpath("demo", "stream.avi"), root.joinpath("demo", "labels.npy")
@@ -46,13 +46,13 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
     except Exception as error:  # the disk, the zip and numpy raise a dozen kinds
         raise SourceError(f"expected the classes of the demo stream in {labels}, found none; copy it again") from error
     if isinstance(stream, Path):
-        return Demo(_capture.open_file(stream), truth)
+        return Demo(_playback.open_file(stream), truth)
     # OpenCV opens files only. An open one stays readable when its name goes; where it does not, the name stays.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place, stream.open("rb") as packed:
         copy = Path(place) / "stream.avi"
         with copy.open("wb") as plain:
             shutil.copyfileobj(packed, plain)
-        return Demo(_capture.open_file(copy), truth)
+        return Demo(_playback.open_file(copy), truth)
 
 
 class Demo:
@@ -73,6 +73,9 @@ class Demo:
 
     def note(self) -> str | None:
         return self._playback.note()
+
+    def figures(self) -> dict[str, Any]:
+        return {}
 
     def close(self) -> None:
         self._playback.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -115,6 +116,9 @@ class Images:
         if unreadable := self._unreadable.summary():
             said.append(unreadable)
         return "; ".join(said) or None
+
+    def figures(self) -> dict[str, Any]:
+        return {}
 
     def close(self) -> None:
         self._closed = True

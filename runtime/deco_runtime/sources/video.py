@@ -14,16 +14,16 @@ OPTION = click.Option(
     metavar="FILE|URL",
     help="Learn from a video file, or from a network camera given as a URL such as rtsp://… or http://…. "
     "Of a file every frame is used, however long that takes; a URL is live: frames that arrive while the "
-    "device is busy are dropped and counted.",
+    "device is busy are dropped and counted, and a stream that is lost is tried again until it is back.",
 )
 
 
 def open_source(value: str, request: SourceRequest) -> FrameSource:
     """Open a file, or a URL if the value contains "://". Raises SourceError if it is missing or no video."""
-    from deco_runtime.sources import _capture  # imports cv2, which `--help` must not need
+    from deco_runtime.sources import _live, _playback  # imports cv2, which `--help` must not need
 
     if "://" in value:
-        return _capture.open_url(value)
+        return _live.open_url(value)
     path = Path(value)
     if not path.exists():
         raise SourceError(f"expected a video file, found nothing at {path}: check the path")
@@ -31,4 +31,4 @@ def open_source(value: str, request: SourceRequest) -> FrameSource:
         raise SourceError(
             f"expected a video file, found that {path} is no file: use --camera for a camera, --images for a folder"
         )
-    return _capture.open_file(path)
+    return _playback.open_file(path)

@@ -1,0 +1,140 @@
+"""The capture process: owns a camera or stream, keeps its newest frame, and hands it over when it is asked.
+
+A driver or library can block in opening and in reading for ever, hold the device meanwhile, or crash. No thread can be
+ended from outside and none lets go of a device, but a process is killed with all it holds.
+
+Standard input: a byte for each frame that is wanted; its end is the end of this process. Standard output: messages,
+each a line of JSON, and behind {"frame": [height, width]} the pixels. stderr is nobody's: V4L2, FFmpeg and libjpeg
+complain there, of each frame if need be, and what matters is in the messages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from deco_runtime.errors import DecoError, first_line
+from deco_runtime.types import Pixels
+
+_RELEASE_S = 0.7  # how long the device may take to be let go of in good order: shorter than the other side waits
+
+
+class Device(Protocol):
+    """What a job opens. format: figures for the event stream on what the device delivers."""
+
+    format: dict[str, Any]
+
+    def read(self) -> tuple[Pixels | None, float]:
+        """The next picture, None for a damaged one, and its monotonic time. Raises when no further one will come."""
+
+    def close(self) -> None: ...
+
+
+class Outlet:
+    """The newest frame on its way to whoever wants it.
+
+    Drop policy: the slot holds the newest frame and nothing else. The capture thread does not wait for a taker: a frame
+    still in the slot when the next one arrives is dropped and counted, so that a slow consumer sees the present, and
+    not a queue of the past that grows until memory ends.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        self.stopped = False
+        self._pipe = pipe
+        self._wanted = False
+        self._slot: tuple[Pixels, float] | None = None
+        self._failure: str | None = None
+        self._dropped = self._damaged = 0
+        self._lock = threading.Lock()  # guards the five above and the pipe
+
+    def want(self) -> None:
+        """A frame is wanted: the one in the slot, or the next that is offered."""
+        with self._lock:
+            if self._slot is not None:
+                (pixels, time), self._slot = self._slot, None
+                self._send_frame(pixels, time)
+            elif self._failure is not None:
+                self._send({"failed": self._failure})
+            else:
+                self._wanted = True
+
+    def offer(self, pixels: Pixels | None, time: float) -> None:
+        """A new picture, or None for a damaged one."""
+        with self._lock:
+            if pixels is None:
+                self._damaged += 1
+            elif self._wanted:
+                self._wanted = False
+                self._send_frame(pixels, time)
+            else:
+                self._dropped += self._slot is not None
+                self._slot = pixels, time
+
+    def fail(self, words: str) -> None:
+        """No further frame will come; the one in the slot still counts."""
+        with self._lock:
+            self._failure = words
+            if self._wanted:
+                self._send({"failed": words})
+
+    def say(self, **content: Any) -> None:
+        with self._lock:
+            self._send(content)
+
+    def _send_frame(self, pixels: Pixels, time: float) -> None:
+        counts = {"dropped": self._dropped, "damaged": self._damaged}
+        self._send({"frame": pixels.shape[:2], "time": time, **counts}, np.ascontiguousarray(pixels).data.cast("B"))
+
+    def _send(self, content: dict[str, Any], payload: memoryview | bytes = b"") -> None:
+        for data in (memoryview(json.dumps(content).encode() + b"\n"), memoryview(payload)):
+            while data:
+                data = data[os.write(self._pipe, data) :]
+
+
+def capture(outlet: Outlet, job: str, arguments: dict[str, Any]) -> None:
+    """Open the device and offer its pictures until it ends or is no longer wanted."""
+    opened = False
+    try:
+        module, _, function = job.partition(":")
+        open_device = getattr(import_module(module), function)
+        outlet.say(ready=True)
+        device: Device = open_device(**arguments)
+        try:
+            outlet.say(opened=device.format)
+            opened = True
+            while not outlet.stopped:
+                outlet.offer(*device.read())
+        finally:
+            device.close()
+    except BrokenPipeError:  # nobody is there to hear it
+        return
+    except Exception as error:  # whatever it is, who waits for frames has to hear of it
+        words = str(error)
+        if not isinstance(error, DecoError):
+            words = f"expected frames, found that capture fails with {type(error).__name__}: {first_line(error)}"
+        if opened:
+            outlet.fail(words)
+        else:
+            outlet.say(failed=words)
+
+
+def main() -> None:
+    """Run the job that the command line names, with the keywords of the JSON object behind it."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the program, which ends this process when it is done
+        signal.signal(number, signal.SIG_IGN)
+    outlet = Outlet(os.dup(1))
+    os.dup2(2, 1)  # a library that prints must not spoil the messages
+    thread = threading.Thread(target=capture, args=(outlet, sys.argv[1], json.loads(sys.argv[2])), daemon=True)
+    thread.start()
+    while os.read(0, 1):
+        outlet.want()
+    outlet.stopped = True
+    thread.join(_RELEASE_S)
+    os._exit(0)  # a thread stuck inside OpenCV would abort an interpreter that ends in the usual way
