@@ -10,9 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -22,10 +20,10 @@ from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import Engine
 from deco_runtime.events import EventLog
 from deco_runtime.gather import Gatherer
-from deco_runtime.guard import Verdict
 from deco_runtime.learner import Learner
 from deco_runtime.notify import Notifier
 from deco_runtime.preprocess import preprocess
+from deco_runtime.report import Reporter, Tally
 from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer
 from deco_runtime.sources import FrameSource
@@ -61,11 +59,10 @@ class Run:
         self._frozen_theta = bundle.weights()
         self._frozen: float | None = None
         self._deployed: float | None = None
-        self._frames = self._known = self._right = self._position = 0
-        self._segments = self._dropped_segments = 0
+        self._tally, self._position = Tally(), 0
+        self._report = Reporter(bundle.classes, source, events, view, self._tally)
         self._retrains_before = learner.retrains if learner else 0
         self._first_prediction: float | None = None
-        self._ages: deque[float] = deque(maxlen=1000)
         self._waiting = False
         self._notify, self._doing = Notifier(), "starting"
 
@@ -81,14 +78,7 @@ class Run:
         learned until then is saved first.
         """
         threading.Thread(target=self._close_when_stopped, name="closer", daemon=True).start()
-        self.events.write(
-            "source",
-            action="opened",
-            name=self.source.name,
-            live=self.source.live,
-            skipped=skip,
-            **self.source.figures(),
-        )
+        self._report.opened(skip)
         worker = Worker(lambda segment: self._learn(segment, 0)) if self.source.live and self.learner else None
         finished = False
         try:
@@ -107,18 +97,7 @@ class Run:
                 self._position = 0
             self._save()
             self.source.close()
-            note = self.source.note()
-            if note:
-                self.view.line(f"note: {note}")
-            self.events.write(
-                "source",
-                action="ended",
-                name=self.source.name,
-                frames=self._frames,
-                dropped=self.source.dropped,
-                note=note,
-                **self.source.figures(),
-            )
+            self._report.ended()
         if not interrupted:
             self._score("after", check=lambda: self._notify.step(self._status))
         return self._summary()
@@ -139,14 +118,14 @@ class Run:
             if not gathered.full:
                 continue
             segment = gathered.take()
-            self._segments += 1
+            self._tally.segments += 1
             if self.learner is None:
-                self._report(segment, {})
+                self._report.segment(self._tally.segments, segment, None)
             elif worker is None:
                 self._learn(segment, number + 1)
             elif not worker.offer(segment):
-                self._dropped_segments += 1
-            if self._max_segments is not None and self._segments >= self._max_segments:
+                self._tally.dropped_segments += 1
+            if self._max_segments is not None and self._tally.segments >= self._max_segments:
                 if worker:
                     self._notify.stopping()  # frames are no longer predicted while the learner ends its work
                     worker.drain()
@@ -160,10 +139,7 @@ class Run:
         """What a live source says; as long as it says anything, the run is alive."""
         if notice.action in ("lost", "reconnected"):
             self._waiting = notice.action == "lost"
-            self.view.show(camera="lost, waiting for it" if self._waiting else "back")
-        if notice.words:
-            self.view.line(notice.words)
-            self.events.write("source", action=notice.action, name=self.source.name, **notice.figures)
+        self._report.heard(notice)
         self._notify.step(self._status)
 
     def _predict(self, frame: Frame, gathered: Gatherer) -> None:
@@ -173,12 +149,12 @@ class Run:
         if self._first_prediction is None:
             self._first_prediction = time.monotonic() - self._started
             self._doing = "predicting"
-        self._frames += 1
+        self._tally.frames += 1
         if self.source.live:
-            self._ages.append(time.monotonic() - frame.time)
+            self._tally.ages.append(time.monotonic() - frame.time)
         if frame.label is not None:
-            self._known += 1
-            self._right += int(pseudo[0] == frame.label)
+            self._tally.known += 1
+            self._tally.right += int(pseudo[0] == frame.label)
         self.view.frame(self.bundle.classes[int(pseudo[0])], float(confidence[0]))
         self._notify.predicted(self._status)
         if frame.fault is None:
@@ -191,10 +167,9 @@ class Run:
         report = self.learner.learn(segment, self._counting("condensing, iteration", self.learner.recipe.iterations))
         self._position = position
         if paused and not self._pause:
-            self.events.write("guard", decision="resumed", segment=self.learner.segments)
-            self.view.line("the pause is over: learning goes on")
+            self._report.resumed(self.learner.segments)
         self._show_doing(f"predicting; learning pauses for {self._pause} segments" if self._pause else "predicting")
-        self._report(segment, asdict(report))
+        self._report.segment(self.learner.segments, segment, report)
         self._retrain_if_due()
         if self._saver.due:
             self._save()
@@ -203,83 +178,16 @@ class Run:
         if self.learner is None or not self.learner.retrain_due:
             return False
         report = self.learner.retrain(self._counting("retraining, epoch", self.learner.recipe.retrain_epochs))
-        figures = {"loss": report.loss, "accepted": report.accepted, "seconds": report.seconds}
-        self.events.write("retrain", number=self.learner.retrains, segment=self.learner.segments, **figures)
-        if report.verdict is not None:
-            self._report_verdict(report.verdict)
-        elif not report.accepted:
-            self.view.line("an update of the model was dropped because it was not finite")
+        kept = self.learner.guard.kept if self.learner.guard is not None else None
+        self._report.retrained(self.learner.retrains, self.learner.segments, report, kept)
         self._score("during")
         self._show_doing("predicting")
         return True
-
-    def _report_verdict(self, verdict: Verdict) -> None:
-        assert self.learner is not None
-        assert self.learner.guard is not None
-        number, kept, scores = self.learner.retrains, self.learner.guard.kept, verdict.scores
-        self.events.write(
-            "guard",
-            decision="accepted" if verdict.accepted else "rejected",
-            update=number,
-            segment=self.learner.segments,
-            reason=verdict.reason,
-            rejections=kept.rejections,
-            pause=kept.pause,
-            scores=scores,
-        )
-        self.view.show(guard=f"{verdict.reason or 'accepted'} (update {number})")
-        if verdict.accepted:
-            measured = "the bundle has no guard images"
-            if "images" in scores:
-                measured = f"{scores['lost']} of {scores['images']} guard images lost, {scores['gained']} gained"
-            self.view.line(f"update {number} accepted: {measured}")
-            return
-        self.view.line(f"update {number} rejected, it {verdict.reason}: goes back to the model and buffer before it")
-        if kept.pause:
-            self.view.line(
-                f"learning pauses for {kept.pause} segments after {kept.rejections} rejections in a row; "
-                "prediction goes on"
-            )
 
     @property
     def _pause(self) -> int:
         """Segments left of the guard's pause."""
         return self.learner.guard.kept.pause if self.learner is not None and self.learner.guard is not None else 0
-
-    def _report(self, segment: Segment, figures: dict[str, Any]) -> None:
-        count = np.bincount(segment.pseudo, minlength=len(self.bundle.classes))
-        votes = {self.bundle.classes[int(c)]: int(count[c]) for c in np.flatnonzero(count)}
-        number = self.learner.segments if self.learner else self._segments
-        active = [self.bundle.classes[c] for c in figures.get("active", [])]
-        figures = {**figures, "active": active} if figures else {}
-        self.events.write(
-            "segment",
-            number=number,
-            frames=self._frames,
-            dropped_frames=self.source.dropped,
-            dropped_segments=self._dropped_segments,
-            frame_age_ms=self._age_ms(),
-            votes=votes,
-            stream_accuracy=self._right / self._known if self._known else None,
-            **figures,
-        )
-        kept = f"{figures['kept']:.0%}" if figures else None
-        distances = figures.get("distances")
-        matching = f"{distances[0]:.3f} → {distances[-1]:.3f}" if distances else None
-        self.view.show(
-            segment=number,
-            active_classes=", ".join(active) or "none" if figures else None,
-            kept_share=kept,
-            matching_loss=matching,
-            dropped=f"{self.source.dropped} frames, {self._dropped_segments} segments" if self.source.live else None,
-            accuracy_on_the_stream=f"{self._right / self._known:.1%}" if self._known else None,
-        )
-        if not self.view.is_terminal and figures:
-            self.view.line(
-                f"segment {number}: active {', '.join(active) or 'none'}; kept {kept}"
-                + (f"; matching loss {matching}" if matching else "")
-                + (f"; {figures['dropped']} updates dropped, not finite" if figures["dropped"] else "")
-            )
 
     def _score(self, when: str, check: Callable[[], None] | None = None) -> None:
         if self.scorer is None:
@@ -289,17 +197,8 @@ class Run:
             self._frozen = self.scorer.accuracy(self._frozen_theta, check)
         same = self.theta is self._frozen_theta or np.array_equal(self.theta, self._frozen_theta)
         self._deployed = self._frozen if same else self.scorer.accuracy(self.theta, check)
-        segment = self.learner.segments if self.learner else self._segments
-        self.events.write(
-            "score",
-            when=when,
-            segment=segment,
-            deployed=self._deployed,
-            frozen=self._frozen,
-            images=len(self.scorer),
-        )
-        self.view.show(test_accuracy=f"deployed {self._deployed:.1%}, never updated {self._frozen:.1%}")
-        self.view.line(f"{when}: deployed model {self._deployed:.1%}, never updated {self._frozen:.1%}")
+        segment = self.learner.segments if self.learner else self._tally.segments
+        self._report.scored(when, segment, self._deployed, self._frozen, len(self.scorer))
 
     def _save(self) -> None:
         if self.learner is not None:
@@ -326,15 +225,10 @@ class Run:
 
     def _status(self) -> str:
         """For the service manager, in one line."""
-        segments, updates = (self.learner.segments, self.learner.retrains) if self.learner else (self._segments, 0)
+        segments, updates = (
+            (self.learner.segments, self.learner.retrains) if self.learner else (self._tally.segments, 0)
+        )
         return f"{segments} segments, {updates} updates; {'waiting for the camera' if self._waiting else self._doing}"
-
-    def _age_ms(self) -> dict[str, float] | None:
-        """From grabbing to predicting, over the last thousand frames of a live source."""
-        ages = list(self._ages)  # another thread may be adding one
-        if not ages:
-            return None
-        return {"median": round(float(np.median(ages)) * 1e3, 1), "max": round(max(ages) * 1e3, 1)}
 
     def _close_when_stopped(self) -> None:
         self.stop.wait()
@@ -344,15 +238,9 @@ class Run:
         return {
             "frozen": self._frozen,
             "learned": self._deployed,
-            "segments": self._segments,
             "retrains": self.learner.retrains - self._retrains_before if self.learner else 0,
-            "frames": self._frames,
-            "dropped_frames": self.source.dropped,
-            "dropped_segments": self._dropped_segments,
             "dropped_updates": self.learner.dropped if self.learner else 0,
-            "frame_age_ms": self._age_ms(),
-            **self.source.figures(),
-            "stream_accuracy": self._right / self._known if self._known else None,
+            **self._report.totals(),
             "first_prediction_seconds": self._first_prediction,
             "peak_memory_mb": peak_memory_mb(),
             "saved_bytes": self._saver.written,

@@ -108,7 +108,7 @@ def test_help_teaches() -> None:
         (["--bundle", "B", "--demo", "--camera", "0"], "but found 2"),
         (
             ["--bundle", "B", "--demo", "--engine", "cuda"],
-            "'cuda' is not one of 'auto', 'openvino', 'ort-training', 'portable'",
+            "'cuda' is not one of 'auto', 'openvino', 'openvino-bf16', 'openvino-fp16', 'ort-training', 'portable'",
         ),
         (["--bundle", "B", "--demo", "--nonsense"], "No such option"),
         (["--bundle", "B", "--demo", "--set", "segmnt=1"], "expected --set KEY=VALUE with KEY one of segment, vote"),
@@ -333,7 +333,8 @@ def test_numbers_far_too_large(bundle_path: Path, state: Path, photos: Path) -> 
     assert json.loads(done.stdout)["frames"] == 2
 
 
-def test_steps_that_are_not_finite_are_dropped_and_counted(bundle_path: Path, state: Path) -> None:
+def test_steps_that_are_not_finite_are_dropped_and_counted(bundle_path: Path, state: Path, tmp_path: Path) -> None:
+    other = tmp_path / "unguarded"
     values = ["synthetic_rate=1e300", "retrain_rate=1e300", "retrain_interval=1", "retrain_epochs=3", "iterations=2"]
     settings = [text for value in values for text in ("--set", value)]
     done = deco_run("--bundle", bundle_path, "--state", state, "--demo", "--max-segments", "1", *settings)
@@ -341,7 +342,10 @@ def test_steps_that_are_not_finite_are_dropped_and_counted(bundle_path: Path, st
     assert "Traceback" not in done.stderr
     assert "RuntimeWarning" not in done.stderr
     assert "2 updates dropped, not finite" in done.stderr
-    assert "an update of the model was dropped because it was not finite" in done.stderr
+    assert "update 1 rejected, it is not finite: goes back to the model and buffer before it" in done.stderr
+    few = ("--bundle", bundle_path, "--demo", "--max-segments", "1", *settings)
+    unguarded = deco_run(*few, "--no-guard", "--state", other)
+    assert "an update of the model was dropped because it was not finite" in unguarded.stderr
     assert json.loads(done.stdout)["dropped_updates"] == 3
     bundle = open_bundle(bundle_path)
     loaded, _ = load(state, bundle)

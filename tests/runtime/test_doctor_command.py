@@ -71,7 +71,7 @@ def test_wrong_options(arguments: list[str], words: str, quick: Path) -> None:
 
 def test_a_good_board_and_bundle_as_json(quick: Path, bundle_path: Path) -> None:
     from deco_runtime.bundle import open_bundle
-    from deco_runtime.engine import engines
+    from deco_runtime.engine import by_preference
 
     done = doctor("--bundle", bundle_path, "--json", places=[quick])
     assert done.returncode == 0, done.stdout
@@ -83,7 +83,7 @@ def test_a_good_board_and_bundle_as_json(quick: Path, bundle_path: Path) -> None
     checks = {f["check"]: f["figures"] for f in found["findings"]}
     assert {"python", "board", "cores", "numpy", "cv2", "onnxruntime", "bundle", "disk"} <= set(checks)
     opened = open_bundle(bundle_path)
-    for engine in (name for name, module in engines().items() if module.unusable(opened) is None):
+    for engine in (name for name, reason in by_preference(opened).items() if reason is None):
         for graph in ("predict", "weight_gradient", "input_gradient", "feature_gradient", "input_gradient_tangent"):
             figures = checks[f"graph {graph} on {engine}"]
             assert 0 <= figures["error"] <= 1e-3

@@ -199,6 +199,8 @@ def test_an_engine_that_nobody_has_to_take_only_warns() -> None:
 class Bent:
     """An engine that moves one value of the weight gradient, by a share of the largest."""
 
+    precision = "fp32"
+
     def __init__(self, bundle: Bundle, share: float) -> None:
         self._engine, self._share, self.name = open_engine(bundle, "portable"), share, "bent"
 
