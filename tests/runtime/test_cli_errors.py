@@ -27,7 +27,8 @@ FEW = ("--set", "iterations=1", "--max-segments", "1")
 
 def deco_run(*arguments: str | Path, limit: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
     """deco-run in a process of its own."""
-    path = os.pathsep.join([str(RUNTIME), *filter(None, [os.environ.get("PYTHONPATH")])])
+    # Last, because an installed package lies in a folder with all others, a test's own among them.
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(RUNTIME)])
     engine = ("--engine", "portable") if "--bundle" in arguments else ()  # auto would time all engines in every test
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *engine, *arguments],
