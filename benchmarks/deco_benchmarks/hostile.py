@@ -24,7 +24,7 @@ from deco_runtime.errors import UsageError
 from deco_runtime.folder import fingerprint, list_folder, read_image, split_folder
 from deco_runtime.guard import Bools
 from deco_runtime.learner import Learner
-from deco_runtime.prepare import open_guard
+from deco_runtime.prepare import new_learner, open_guard
 from deco_runtime.preprocess import Preprocessing, normalise, resize
 from deco_runtime.recipe import Recipe, named, override
 from deco_runtime.scoring import Scorer
@@ -112,15 +112,7 @@ def main(
             for guarded in (False, True):
                 what = f"{name}, {'guarded' if guarded else 'not guarded'}"
                 frames = _frames(name, images, bundle, recipe, segments, np.random.default_rng(seed))
-                learner = Learner(
-                    runs_on,
-                    bundle.parameters,
-                    bundle.weights(),
-                    bundle.buffer(),
-                    len(bundle.classes),
-                    recipe,
-                    np.random.default_rng(seed),
-                )
+                learner = new_learner(Learner, bundle, runs_on, recipe, seed)
                 if guarded:
                     learner.guard, _ = open_guard(bundle, runs_on)
                 found = _learn(learner, frames, bundle.preprocessing, scorer, segments, partial(progress, what))

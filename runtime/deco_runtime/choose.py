@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from deco_runtime.bundle import open_bundle
+from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.child import Answer
-from deco_runtime.engine import by_preference, open_engine, runtime_packages, threads
+from deco_runtime.engine import by_preference, open_engine, threads
 from deco_runtime.errors import BundleError
 from deco_runtime.golden import golden_check
 from deco_runtime.process import run_job
@@ -29,21 +29,20 @@ LIMIT_S = 120.0
 """Longest silence of a timed engine; a board may take half a minute to load one."""
 
 
-def fastest(path: Path, directory: Path, precision: str = "fp32") -> tuple[str, str | None]:
-    """The engine of this precision to take for the bundle at `path`, and a sentence about the choice, if there was one.
+def fastest(bundle: Bundle, directory: Path, precision: str = "fp32") -> tuple[str, str | None]:
+    """The engine of this precision to take for the bundle, and a sentence about the choice, None where there was none.
 
     Each usable engine computes the same weight gradient in a process of its own; one that dies, hangs or is off its
     golden values is not taken. The times are kept in the state `directory`, and taken again for other hardware,
     runtimes or bundles only.
     """
-    bundle = open_bundle(path)
     usable = [name for name, reason in by_preference(bundle, precision).items() if reason is None]
     if len(usable) < 2:
         return "auto", None
     machine = _machine(bundle.hash)
     times = _read(directory / FILE, machine, usable)
     if times is None:
-        times = {name: _seconds(path, name) for name in usable}
+        times = {name: _seconds(bundle.path, name) for name in usable}
         _write(directory / FILE, {"machine": machine, "seconds": times})
     found = {name: seconds for name, seconds in times.items() if seconds is not None}
     if not found:
@@ -81,9 +80,12 @@ def _seconds(path: Path, engine: str) -> float | None:
 def _machine(bundle: str) -> dict[str, Any]:
     """What a timing depends on."""
     versions = {}
-    for name in (*runtime_packages(), "openvino"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
+    with contextlib.suppress(Exception):  # a broken one is met, and said, when an engine is opened
+        import onnxruntime
+
+        versions["onnxruntime"] = onnxruntime.__version__
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        versions["openvino"] = metadata.version("openvino")
     return {"node": platform.node(), "machine": platform.machine(), "threads": threads(), "bundle": bundle, **versions}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer, logits, read_test_folder
 from deco_runtime.types import Floats
 from deco_runtime.view import View
+
+L = TypeVar("L", bound=Learner)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     unwritable = states.hold(directory) if options.learn else None
     name, choice = options.engine, None
     if name == "auto" and options.learn:  # predictions alone are not worth the seconds of a timing
-        name, choice = fastest(options.bundle, directory, options.precision)
+        name, choice = fastest(bundle, directory, options.precision)
     engine = open_engine(bundle, name, options.precision)
     check_recipe(bundle, engine, options.recipe)
     if (complaint := golden_check(bundle, engine, options.learn)) is not None:
@@ -69,10 +71,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     events = EventLog(options.events)
     learner = restored = note = None
     if options.learn:
-        rng = np.random.default_rng(options.seed)
-        learner = Learner(
-            engine, bundle.parameters, bundle.weights(), bundle.buffer(), len(bundle.classes), options.recipe, rng
-        )
+        learner = new_learner(Learner, bundle, engine, options.recipe, options.seed)
         if options.guard:
             learner.guard, note = open_guard(bundle, engine)
             if note:
@@ -122,6 +121,19 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         started,
     )
     return run, skip
+
+
+def new_learner(kind: type[L], bundle: Bundle, engine: Engine, recipe: Recipe, seed: int) -> L:
+    """A learner of this kind that starts from the bundle's model and buffer."""
+    return kind(
+        engine,
+        bundle.parameters,
+        bundle.weights(),
+        bundle.buffer(),
+        len(bundle.classes),
+        recipe,
+        np.random.default_rng(seed),
+    )
 
 
 def open_guard(bundle: Bundle, engine: Engine) -> tuple[Guard, str | None]:

@@ -25,7 +25,7 @@ def timed(bundle_path: Path, usable: list[str], tmp_path_factory: pytest.TempPat
     if len(usable) < 2:
         pytest.skip(f"only {usable[0]} runs here, so there is nothing to choose")
     directory = tmp_path_factory.mktemp("timed") / "state"
-    name, words = fastest(bundle_path, directory)
+    name, words = fastest(open_bundle(bundle_path), directory)
     seconds = json.loads((directory / FILE).read_text("utf-8"))["seconds"]
     assert sorted(seconds) == sorted(usable)
     assert seconds[name] == min(s for s in seconds.values() if s is not None) > 0
@@ -44,7 +44,7 @@ def test_one_engine_needs_no_timing(
 ) -> None:
     untimed(monkeypatch)
     monkeypatch.setattr(choose, "by_preference", lambda bundle, precision: {usable[0]: None, "other": "not installed"})
-    assert fastest(bundle_path, tmp_path) == ("auto", None)
+    assert fastest(open_bundle(bundle_path), tmp_path) == ("auto", None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -56,7 +56,7 @@ def test_times_are_kept(bundle_path: Path, timed: Path, monkeypatch: pytest.Monk
     other = timed.with_name("other")
     other.mkdir()
     (other / FILE).write_text(json.dumps(kept), "utf-8")
-    name, words = fastest(bundle_path, other)
+    name, words = fastest(open_bundle(bundle_path), other)
     assert name == slowest
     assert f"{slowest} 1.5e+03 ms" in words
     assert words.count(" fails") == len(kept["seconds"]) - 1
@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_timed_again(
     good = (timed / FILE).read_text("utf-8")
     (tmp_path / FILE).write_text(change(json.loads(good)), "utf-8")
     monkeypatch.setattr(choose, "_seconds", lambda path, name: 2.0)  # the real one ran for `timed`
-    fastest(bundle_path, tmp_path)
+    fastest(open_bundle(bundle_path), tmp_path)
     again = json.loads((tmp_path / FILE).read_text("utf-8"))
     assert again["machine"] == json.loads(good)["machine"]
     assert set(again["seconds"].values()) == {2.0}
@@ -91,7 +91,7 @@ def test_engines_that_all_hang_leave_the_choice_to_preference(
     bundle_path: Path, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choose, "LIMIT_S", 0.01)
-    assert fastest(bundle_path, tmp_path) == ("auto", None)
+    assert fastest(open_bundle(bundle_path), tmp_path) == ("auto", None)
 
 
 def test_a_place_that_cannot_be_written_does_not_matter(
@@ -99,7 +99,7 @@ def test_a_place_that_cannot_be_written_does_not_matter(
 ) -> None:
     monkeypatch.setattr(choose, "_seconds", lambda path, name: 2.0)
     (tmp_path / "file").touch()
-    assert fastest(bundle_path, tmp_path / "file" / "state")[1] is not None
+    assert fastest(open_bundle(bundle_path), tmp_path / "file" / "state")[1] is not None
 
 
 def test_deco_run_takes_it_and_says_so(bundle_path: Path, timed: Path) -> None:

@@ -23,7 +23,7 @@ from deco_runtime.sources import FrameSource, _faults, _live, _process
 from deco_runtime.sources._capture import decode
 from deco_runtime.sources._live import Live
 from deco_runtime.types import Frame, Notice, Pixels
-from mjpeg_server import jpeg, mjpeg_server
+from mjpeg_server import jpeg, mjpeg_server, number_of, numbered
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="signals and named pipes")
 CAPTURE = "deco_runtime.sources._capture:open_url"
@@ -33,17 +33,6 @@ CAPTURE = "deco_runtime.sources._capture:open_url"
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("http_proxy", raising=False)  # FFmpeg would ask it for the loopback server
     monkeypatch.setattr(_live, "FIRST_PAUSE_S", 0.05)
-
-
-def numbered(i: int) -> Pixels:
-    """A picture that tells its number, up to 255, through compression: its hex digits in green and red."""
-    return np.full((48, 64, 3), (128, i // 16 * 16, i % 16 * 16), np.uint8)
-
-
-def number_of(pixels: Pixels) -> int:
-    blue, green, red = (round(float(channel)) for channel in pixels.mean((0, 1)))
-    assert abs(blue - 128) < 8
-    return round(green / 16) * 16 + round(red / 16)
 
 
 def one_sentence(message: str) -> str:

@@ -23,6 +23,7 @@ from deco_runtime.sources.images import stc_order
 from deco_runtime.types import Pixels
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mjpeg_server import number_of, numbered
 
 
 def request(**changes: Any) -> SourceRequest:
@@ -35,17 +36,6 @@ def request(**changes: Any) -> SourceRequest:
         "bundle": Path("bundle"),
     }
     return SourceRequest(**{**usual, **changes})
-
-
-def numbered(i: int) -> Pixels:
-    """A picture that tells its number, up to 255, through compression: its hex digits in green and red."""
-    return np.full((48, 64, 3), (128, i // 16 * 16, i % 16 * 16), np.uint8)
-
-
-def number_of(pixels: Pixels) -> int:
-    blue, green, red = (round(float(channel)) for channel in pixels.mean((0, 1)))
-    assert abs(blue - 128) < 8
-    return round(green / 16) * 16 + round(red / 16)
 
 
 def write_video(path: Path, pictures: list[Pixels]) -> Path:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.engine import Engine, open_engine
 from deco_runtime.learner import Learner
+from deco_runtime.prepare import L, new_learner
 from deco_runtime.recipe import Recipe, named
 from deco_runtime.types import Floats, Segment
-
-L = TypeVar("L", bound=Learner)
 
 
 @dataclass(frozen=True)
@@ -37,15 +35,7 @@ class Work:
 
     def kind_of(self, kind: type[L]) -> L:
         """A fresh learner of this kind."""
-        return kind(
-            self.engine,
-            self.bundle.parameters,
-            self.bundle.weights(),
-            self.bundle.buffer(),
-            len(self.bundle.classes),
-            self.recipe,
-            np.random.default_rng(0),
-        )
+        return new_learner(kind, self.bundle, self.engine, self.recipe, seed=0)
 
 
 def open_work(path: Path, engine: str) -> Work:

@@ -17,18 +17,22 @@ PRECISION = "fp32"
 PREFERENCE = 5  # without a timing; its rounding is not ONNX Runtime's
 
 
-def unusable(bundle: Bundle | None) -> str | None:
-    """Needs the package openvino; any bundle will do."""
+def unusable(bundle: Bundle | None, precision: str = PRECISION) -> str | None:
+    """Needs the package openvino, and for less than fp32 a processor that computes in it; any bundle will do."""
     if util.find_spec("openvino") is None:
         return (
             "expected the package openvino for --engine openvino, but it is not installed; "
             "run pip install 'deco-edge[openvino]', or use --engine portable"
         )
-    return None
+    if precision == PRECISION:
+        return None
+    from deco_runtime.engines._compiled import lacks
+
+    return lacks(precision)
 
 
-def load(root: Root) -> Engine:
+def load(root: Root, name: str = NAME, precision: str = PRECISION) -> Engine:
     """Open the bundle's `graphs/`."""
     from deco_runtime.engines._compiled import CompiledEngine
 
-    return CompiledEngine(NAME, files(root))
+    return CompiledEngine(name, files(root), precision)
