@@ -39,16 +39,21 @@ def thermal_zones(root: Path = ROOT) -> list[tuple[str, str, float]]:
 
 
 def temperatures(root: Path = ROOT) -> dict[str, float]:
-    """°C by sensor: the thermal zones, or where a machine has none of them what its hardware monitors read."""
-    zones = {kind or zone: celsius for zone, kind, celsius in thermal_zones(root)}
-    if zones:
-        return zones
-    found = {}
+    """°C by sensor: the thermal zones, or where a machine has none of them what its hardware monitors read.
+
+    Of several with one name it is the hottest.
+    """
+    found: dict[str, float] = {}
+    for zone, kind, celsius in thermal_zones(root):
+        found[kind or zone] = max(celsius, found.get(kind or zone, celsius))
+    if found:
+        return found
     for file in sorted(root.glob("sys/class/hwmon/hwmon*/temp*_input")):
         text = read_text(file)
         if re.fullmatch(r"-?\d+", text, re.ASCII):
             label = read_text(file.with_name(file.name.replace("_input", "_label"))) or file.name[: -len("_input")]
-            found[f"{read_text(file.with_name('name'))} {label}".strip()] = int(text) / 1000
+            name = f"{read_text(file.with_name('name'))} {label}".strip()
+            found[name] = max(int(text) / 1000, found.get(name, int(text) / 1000))
     return found
 
 

@@ -131,7 +131,7 @@ class Resources:
         self._say("paused", "temperature", measured=found[hottest], limit=limit, sensor=hottest)
         self._view.line(
             f"learning pauses: {hottest} is at {found[hottest]:.0f} °C, and --max-temperature is {limit}; "
-            f"it goes on below {limit - COOLER_C}, prediction does meanwhile"
+            f"it goes on at {limit - COOLER_C}"
         )
         self.doing = "too hot to learn"
         try:
@@ -145,11 +145,8 @@ class Resources:
 
     def _shortage(self) -> tuple[str, int, int, str] | None:
         """Which of REASONS, the MiB measured and allowed, and this in words; None when there is memory enough."""
-        taken, free, limit = (
-            device.memory_mib_taken(),
-            device.memory_mib_free(self._limits.root),
-            self._limits.memory_mib,
-        )
+        limit, taken = self._limits.memory_mib, device.memory_mib_taken()
+        free = device.memory_mib_free(self._limits.root)
         if limit is not None and taken is not None and taken > limit:
             words = f"the program takes {taken} MiB, and --memory-limit is {limit}; if that stays so, raise it"
             return "memory", taken, limit, words
