@@ -130,14 +130,14 @@ def command() -> click.Command:
             show_default=True,
             type=click.IntRange(1, 100),
             metavar="PERCENT",
-            help="Of the time in which learning may work; it rests between two steps. Predictions do not wait.",
+            help="Of the time that learning may work; it rests between two steps. Predictions of a camera never wait.",
         ),
         click.Option(
             ["--memory-limit"],
             type=click.IntRange(1),
             metavar="MB",
-            help="Do not learn while the program holds more than this; it may have to be 250 or more. With or without "
-            "the limit nothing is learned while the machine, or the control group, has less than 32 MB left.",
+            help="Learning pauses while the program takes more; a small network needs 130 to 250. It also pauses while "
+            "less than 32 are left of the machine's memory, or of the control group's.",
         ),
         click.Option(
             ["--max-temperature"],
