@@ -78,6 +78,11 @@ class Resources:
             done = do()
         except ShortOfMemory:
             return None
+        except MemoryError:
+            self._pause_for_memory(
+                "free memory", None, "the system gives it no more memory; if that stays so, free some"
+            )
+            return None
         finally:
             self._worked()
         self._look_s = LOOK_S
@@ -143,20 +148,20 @@ class Resources:
         self._say("resumed", "temperature", measured=max(found.values(), default=None), limit=limit)
         self._view.line("cool enough: learning goes on")
 
-    def _shortage(self) -> tuple[str, int, int, str] | None:
-        """Which of REASONS, the MiB measured and allowed, and this in words; None when there is memory enough."""
+    def _shortage(self) -> tuple[str, int, str] | None:
+        """Which of REASONS, the MiB measured, and this in words; None when there is memory enough."""
         limit, taken = self._limits.memory_mib, device.memory_mib_taken()
         free = device.memory_mib_free(self._limits.root)
         if limit is not None and taken is not None and taken > limit:
             words = f"the program takes {taken} MiB, and --memory-limit is {limit}; if that stays so, raise it"
-            return "memory", taken, limit, words
+            return "memory", taken, words
         if free is not None and free < FREE_MIB:
             words = f"{free} MiB of memory are free, and {FREE_MIB} are left alone; if that stays so, free some"
-            return "free memory", free, FREE_MIB, words
+            return "free memory", free, words
         return None
 
     def _look_for_memory(self) -> None:
-        """Begin or end the pause that `_short` is; while it lasts, the next look is later than the last."""
+        """Begin, go on with or end the pause that `_short` is."""
         shortage = self._shortage()
         if shortage is None:
             if self._short:
@@ -166,13 +171,17 @@ class Resources:
                 self._say("resumed", reason)
                 self._view.line("memory enough: learning goes on")
             return
-        reason, measured, allowed, words = shortage
+        self._pause_for_memory(*shortage)
+
+    def _pause_for_memory(self, reason: str, measured: int | None, words: str) -> None:
+        """Until a later look finds enough; while it lasts, and until a piece of work is done, each is later."""
         self._look_at = time.monotonic() + self._look_s
         self._look_s = min(2 * self._look_s, LAST_LOOK_S)
         if self._short is None:
             self._short = reason, time.monotonic()
             self.doing = "too short of memory to learn"
-            self._say("paused", reason, measured=measured, limit=allowed)
+            limit = self._limits.memory_mib if reason == "memory" else FREE_MIB
+            self._say("paused", reason, measured=measured, limit=limit)
             self._view.line(f"learning pauses: {words}; prediction goes on")
 
     def _say(self, decision: str, reason: str, **figures: Any) -> None:

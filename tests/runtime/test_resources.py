@@ -272,6 +272,27 @@ def test_learning_goes_on_once_memory_was_given_back(tmp_path: Path) -> None:
     assert resources.paused_seconds()["memory"] > 0
 
 
+def test_work_that_the_system_refuses_memory_is_given_up(tmp_path: Path) -> None:
+    """More than any address space has."""
+    log = EventLog(tmp_path / "e")
+    resources = Resources(Limits(root=tmp_path), log, View("test"))
+
+    def check() -> None:
+        pass
+
+    assert resources.work(lambda: np.ones(1 << 57, np.uint8), check) is None
+    assert resources.work(lambda: "not tried", check) is None
+    limit = time.monotonic() + 30
+    while resources.work(lambda: "tried", check) is None:
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    log.close()
+    assert [(e["decision"], e["reason"]) for e in events(tmp_path, "resources")] == [
+        ("paused", "free memory"),
+        ("resumed", "free memory"),
+    ]
+
+
 # --- threads
 
 
