@@ -175,14 +175,14 @@ class Run:
         self._position = position
         if report is None:
             self._tally.given_up_segments += 1
+            self._save_if_due()  # what was learned before, in a pause that may last for weeks
             return
         if paused and not self._pause:
             self._report.resumed(learner.segments)
         self._show_doing(f"predicting; learning pauses for {self._pause} segments" if self._pause else "predicting")
         self._report.segment(learner.segments, segment, report)
         self._retrain_if_due()
-        if self._saver.due:
-            self._save()
+        self._save_if_due()
 
     def _retrain_if_due(self) -> None:
         learner = self.learner
@@ -212,6 +212,10 @@ class Run:
         self._deployed = self._frozen if same else self.scorer.accuracy(self.theta, check)
         segment = self.learner.segments if self.learner else self._tally.segments
         self._report.scored(when, segment, self._deployed, self._frozen, len(self.scorer))
+
+    def _save_if_due(self) -> None:
+        if self._saver.due:
+            self._save()
 
     def _save(self) -> None:
         if self.learner is not None:

@@ -221,7 +221,7 @@ def test_predictions_go_on_while_learning_waits(bundle_path: Path, tmp_path: Pat
 
 @LINUX
 def test_a_program_above_its_memory_limit_predicts_all_and_learns_nothing(bundle_path: Path, tmp_path: Path) -> None:
-    limits = ["--memory-limit", "30", "--max-temperature", "80", "--max-segments", "5"]
+    limits = ["--memory-limit", "30", "--max-temperature", "80", "--max-segments", "5", "--save-every", "0"]
     with running(bundle_path, tmp_path, *limits, root=tmp_path / "nothing") as process:
         summary, said = end(process)
     assert (summary["frames"], summary["segments"], summary["given_up_segments"]) == (80, 5, 5)
@@ -235,6 +235,7 @@ def test_a_program_above_its_memory_limit_predicts_all_and_learns_nothing(bundle
     assert np.array_equal(found.theta, bundle.weights())
     assert np.array_equal(found.buffer.x_syn, bundle.buffer().x_syn)
     assert found.position == 80  # what was passed over is not met again
+    assert len(events(tmp_path, "save")) == 5
 
 
 @LINUX
