@@ -16,7 +16,7 @@ import numpy as np
 
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.child import Answer
-from deco_runtime.engine import by_preference, open_engine, threads
+from deco_runtime.engine import by_preference, limit_threads, open_engine, threads
 from deco_runtime.errors import BundleError
 from deco_runtime.golden import golden_check
 from deco_runtime.process import run_job
@@ -52,11 +52,12 @@ def fastest(bundle: Bundle, directory: Path, precision: str = "fp32") -> tuple[s
     return best, f"--engine auto takes {best}; a weight gradient of {IMAGES} images takes {told}"
 
 
-def time_engine(answer: Answer, bundle: str, engine: str) -> None:
-    """The job: median seconds of a weight gradient at the deployed weights.
+def time_engine(answer: Answer, bundle: str, engine: str, at_most: int) -> None:
+    """The job: median seconds of a weight gradient at the deployed weights, on at most so many threads.
 
     Raises the DecoError of an engine that cannot be opened, and BundleError when it is off its golden values.
     """
+    limit_threads(at_most)
     opened = open_bundle(Path(bundle))
     runner = open_engine(opened, engine)
     if (complaint := golden_check(opened, runner)) is not None:
@@ -73,7 +74,7 @@ def time_engine(answer: Answer, bundle: str, engine: str) -> None:
 
 
 def _seconds(path: Path, engine: str) -> float | None:
-    report = run_job("engine", LIMIT_S, bundle=str(path), engine=engine)
+    report = run_job("engine", LIMIT_S, bundle=str(path), engine=engine, at_most=threads())
     return float(report.told["seconds"]) if report.end == "done" else None
 
 

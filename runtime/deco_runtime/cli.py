@@ -15,8 +15,9 @@ import click
 
 from deco_runtime import recipe as recipes
 from deco_runtime import sources
-from deco_runtime.engine import PRECISIONS, engines
+from deco_runtime.engine import PRECISIONS, engines, threads
 from deco_runtime.errors import RuntimeMissingError, UsageError
+from deco_runtime.resources import Limits
 from deco_runtime.service import install_service
 from deco_runtime.terminal import exit_with
 
@@ -116,6 +117,34 @@ def command() -> click.Command:
             "buffer before it if it does harm; after three such updates learning pauses for a while. The paper has no "
             "guard.",
         ),
+        click.Option(
+            ["--threads"],
+            type=click.IntRange(1, threads()),
+            metavar="N",
+            help="Threads that one call of the engine is computed by.  [default: the CPUs that may be used, "
+            f"{threads()} here]",
+        ),
+        click.Option(
+            ["--cpu-share"],
+            default=100,
+            show_default=True,
+            type=click.IntRange(1, 100),
+            metavar="PERCENT",
+            help="Of the time that learning may work; it rests between two steps. Predictions of a camera never wait.",
+        ),
+        click.Option(
+            ["--memory-limit"],
+            type=click.IntRange(1),
+            metavar="MB",
+            help="Learning pauses while the program takes more; a small network needs 130 to 250. It also pauses while "
+            "less than 32 are left of the machine's memory, or of the control group's.",
+        ),
+        click.Option(
+            ["--max-temperature"],
+            type=click.IntRange(1),
+            metavar="CELSIUS",
+            help="Learning pauses from here on, by the hottest sensor, and goes on 5 degrees below.",
+        ),
         click.Option(["--no-learn"], is_flag=True, help="Predict only; nothing is learned or saved."),
     ]
     return click.Command(
@@ -155,6 +184,10 @@ def deco_run(
     events: Path | None,
     save_every: int,
     guard: bool,
+    threads: int | None,
+    cpu_share: int,
+    memory_limit: int | None,
+    max_temperature: int | None,
     no_learn: bool,
     **source_values: Any,
 ) -> int:
@@ -188,6 +221,8 @@ def deco_run(
         save_every=save_every,
         learn=not no_learn,
         guard=guard,
+        threads=threads,
+        limits=Limits(cpu_share, memory_limit, max_temperature),
     )
     run, skip = prepare(options, *given.popitem(), started=STARTED)
 

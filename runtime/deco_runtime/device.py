@@ -38,6 +38,49 @@ def thermal_zones(root: Path = ROOT) -> list[tuple[str, str, float]]:
     return zones
 
 
+def temperatures(root: Path = ROOT) -> dict[str, float]:
+    """°C by sensor: the thermal zones, or where a machine has none of them what its hardware monitors read.
+
+    Of several with one name it is the hottest.
+    """
+    found: dict[str, float] = {}
+    for zone, kind, celsius in thermal_zones(root):
+        found[kind or zone] = max(celsius, found.get(kind or zone, celsius))
+    if found:
+        return found
+    for file in sorted(root.glob("sys/class/hwmon/hwmon*/temp*_input")):
+        text = read_text(file)
+        if re.fullmatch(r"-?\d+", text, re.ASCII):
+            label = read_text(file.with_name(file.name.replace("_input", "_label"))) or file.name[: -len("_input")]
+            name = f"{read_text(file.with_name('name'))} {label}".strip()
+            found[name] = max(int(text) / 1000, found.get(name, int(text) / 1000))
+    return found
+
+
+def memory_mib_free(root: Path = ROOT) -> int | None:
+    """What may still be taken of this machine's memory, or of the control group's (version 2) that it runs in where
+    that is less, before something is killed; in MiB, None where the system does not say."""
+    free = [mib for name, mib in memory_mib(root).items() if name == "MemAvailable"]
+    group = re.search(r"^0::(/.*)$", read_text(root / "proc/self/cgroup"), re.MULTILINE)
+    top = root / "sys/fs/cgroup"
+    place = top / group[1].lstrip("/") if group else top
+    for directory in (place, *place.parents):
+        if not directory.is_relative_to(top):
+            break
+        limit, used = read_text(directory / "memory.max"), read_text(directory / "memory.current")
+        if limit.isdecimal() and used.isdecimal():
+            # What files left in memory counts as used, and is given back when it is asked for.
+            cached = re.findall(r"^(?:in)?active_file (\d+)$", read_text(directory / "memory.stat"), re.MULTILINE)
+            free.append((int(limit) - int(used) + sum(map(int, cached))) >> 20)
+    return min(free, default=None)
+
+
+def memory_mib_taken() -> int | None:
+    """Resident memory of this program now in MiB; None where the system does not say."""
+    found = re.search(r"^VmRSS:\s+(\d+)", read_text(ROOT / "proc/self/status"), re.MULTILINE)
+    return int(found[1]) // 1024 if found else None
+
+
 def peak_memory_mb() -> float | None:
     """Largest resident memory of this program so far in MiB; None where the system does not say.
 

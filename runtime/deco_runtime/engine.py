@@ -133,11 +133,19 @@ def open_engine(bundle: Bundle, name: str = "auto", precision: str = "fp32") -> 
     return known[name].load(bundle.root)
 
 
+_limit: int | None = None
+
+
+def limit_threads(count: int) -> None:
+    """Have every engine that is opened from now on use so many threads at most."""
+    global _limit
+    _limit = count
+
+
 def threads() -> int:
-    """How many threads the engine may use: the CPUs this process is allowed to run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
+    """How many threads the engine may use: `limit_threads`, else the CPUs this process is allowed to run on."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(allowed, _limit or allowed)
 
 
 OLDEST_RUNTIME = (1, 18)

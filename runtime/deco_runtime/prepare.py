@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import cv2
 import numpy as np
 
 from deco_runtime import sources
 from deco_runtime import state as states
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.choose import fastest
-from deco_runtime.engine import Engine, check_recipe, open_engine
+from deco_runtime.engine import Engine, check_recipe, limit_threads, open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.events import EventLog
 from deco_runtime.golden import golden_check
 from deco_runtime.guard import Guard, Labelled
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe
+from deco_runtime.resources import Limits, Resources
 from deco_runtime.run import Run
 from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer, logits, read_test_folder
@@ -46,6 +48,8 @@ class Options:
     save_every: int
     learn: bool
     guard: bool = True
+    threads: int | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 def prepare(options: Options, source_name: str, source_value: Any, started: float) -> tuple[Run, int]:
@@ -54,6 +58,9 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     source_name, source_value: the source option given and its value. started: monotonic time the program began.
     Raises the DecoError of whatever cannot be used.
     """
+    if options.threads is not None:
+        limit_threads(options.threads)
+        cv2.setNumThreads(options.threads)
     bundle = open_bundle(options.bundle)
     whole = options.bundle.resolve()
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
@@ -114,6 +121,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         learner,
         Saver(directory, bundle, options.save_every, events, view, bool(unwritable), None if note else restored),
         scorer,
+        Resources(options.limits, events, view),
         events,
         view,
         options.max_segments,

@@ -21,8 +21,8 @@ class Tally:
     """What a run has counted so far.
 
     frames: predicted. known, right: of these, with a label, and predicted right. segments: gathered. dropped_segments:
-    of these, refused because the learner was busy. ages: seconds from grabbing to predicting, of the last 1000 frames
-    of a live source.
+    of these, refused because the learner was busy. given_up_segments: of these, not learned because memory was short.
+    ages: seconds from grabbing to predicting, of the last 1000 frames of a live source.
     """
 
     frames: int = 0
@@ -30,6 +30,7 @@ class Tally:
     right: int = 0
     segments: int = 0
     dropped_segments: int = 0
+    given_up_segments: int = 0
     ages: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
 
     @property
@@ -168,6 +169,7 @@ class Reporter:
             "frames": tally.frames,
             "dropped_frames": self._source.dropped,
             "dropped_segments": tally.dropped_segments,
+            "given_up_segments": tally.given_up_segments,
             "frame_age_ms": tally.age_ms(),
             **self._source.figures(),
             "stream_accuracy": tally.stream_accuracy,

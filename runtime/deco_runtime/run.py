@@ -24,6 +24,7 @@ from deco_runtime.learner import Learner
 from deco_runtime.notify import Notifier
 from deco_runtime.preprocess import preprocess
 from deco_runtime.report import Reporter, Tally
+from deco_runtime.resources import Resources
 from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer
 from deco_runtime.sources import FrameSource
@@ -44,6 +45,7 @@ class Run:
         learner: Learner | None,
         saver: Saver,
         scorer: Scorer | None,
+        resources: Resources,
         events: EventLog,
         view: View,
         max_segments: int | None,
@@ -54,7 +56,8 @@ class Run:
         self.bundle, self.engine, self.source, self.learner = bundle, engine, source, learner
         self.scorer, self.events, self.view = scorer, events, view
         self.stop = threading.Event()
-        self._saver, self._max_segments, self._segment_size = saver, max_segments, segment_size
+        self._saver, self._resources = saver, resources
+        self._max_segments, self._segment_size = max_segments, segment_size
         self._started = started
         self._frozen_theta = bundle.weights()
         self._frozen: float | None = None
@@ -83,7 +86,8 @@ class Run:
         finished = False
         try:
             self._score("before")
-            self._retrain_if_due()  # one that was due when the last run ended
+            if worker is None:  # the learner's thread does it itself: predictions do not wait for it
+                self._retrain_if_due()
             finished = self._frame_loop(worker, skip)
         except Cancelled:
             pass
@@ -162,27 +166,36 @@ class Run:
 
     def _learn(self, segment: Segment, position: int) -> None:
         """Learn one segment that ends at frame `position` of a replayed source (0 for a live one)."""
-        assert self.learner is not None
+        learner = self.learner
+        assert learner is not None
+        self._retrain_if_due()  # one that the last run, or want of memory, had to give up
         paused = self._pause
-        report = self.learner.learn(segment, self._counting("condensing, iteration", self.learner.recipe.iterations))
+        check = self._counting("condensing, iteration", learner.recipe.iterations)
+        report = self._resources.work(lambda: learner.learn(segment, check), self._check)
         self._position = position
+        if report is None:
+            self._tally.given_up_segments += 1
+            self._save_if_due()  # what was learned before, in a pause that may last for weeks
+            return
         if paused and not self._pause:
-            self._report.resumed(self.learner.segments)
+            self._report.resumed(learner.segments)
         self._show_doing(f"predicting; learning pauses for {self._pause} segments" if self._pause else "predicting")
-        self._report.segment(self.learner.segments, segment, report)
+        self._report.segment(learner.segments, segment, report)
         self._retrain_if_due()
-        if self._saver.due:
-            self._save()
+        self._save_if_due()
 
-    def _retrain_if_due(self) -> bool:
-        if self.learner is None or not self.learner.retrain_due:
-            return False
-        report = self.learner.retrain(self._counting("retraining, epoch", self.learner.recipe.retrain_epochs))
-        kept = self.learner.guard.kept if self.learner.guard is not None else None
-        self._report.retrained(self.learner.retrains, self.learner.segments, report, kept)
+    def _retrain_if_due(self) -> None:
+        learner = self.learner
+        if learner is None or not learner.retrain_due:
+            return
+        check = self._counting("retraining, epoch", learner.recipe.retrain_epochs)
+        report = self._resources.work(lambda: learner.retrain(check), self._check)
+        if report is None:
+            return
+        kept = learner.guard.kept if learner.guard is not None else None
+        self._report.retrained(learner.retrains, learner.segments, report, kept)
         self._score("during")
         self._show_doing("predicting")
-        return True
 
     @property
     def _pause(self) -> int:
@@ -200,6 +213,10 @@ class Run:
         segment = self.learner.segments if self.learner else self._tally.segments
         self._report.scored(when, segment, self._deployed, self._frozen, len(self.scorer))
 
+    def _save_if_due(self) -> None:
+        if self._saver.due:
+            self._save()
+
     def _save(self) -> None:
         if self.learner is not None:
             self._saver.save(self.learner, self.source.name, self._position)
@@ -210,11 +227,12 @@ class Run:
         self._notify.step(self._status)
 
     def _counting(self, what: str, total: int) -> Callable[[], None]:
-        """A check for `total` steps of long work, which shows how far it has come."""
+        """A check for `total` steps of learning, which shows how far it has come and waits for its resources."""
         steps = itertools.count(1)
 
         def check() -> None:
             self._check()
+            self._resources.step(self._check)
             self._show_doing(f"{what} {min(next(steps), total)} of {total}")
 
         return check
@@ -228,7 +246,8 @@ class Run:
         segments, updates = (
             (self.learner.segments, self.learner.retrains) if self.learner else (self._tally.segments, 0)
         )
-        return f"{segments} segments, {updates} updates; {'waiting for the camera' if self._waiting else self._doing}"
+        doing = "waiting for the camera" if self._waiting else self._resources.doing or self._doing
+        return f"{segments} segments, {updates} updates; {doing}"
 
     def _close_when_stopped(self) -> None:
         self.stop.wait()
@@ -240,6 +259,7 @@ class Run:
             "learned": self._deployed,
             "retrains": self.learner.retrains - self._retrains_before if self.learner else 0,
             "dropped_updates": self.learner.dropped if self.learner else 0,
+            "paused_seconds": self._resources.paused_seconds(),
             **self._report.totals(),
             "first_prediction_seconds": self._first_prediction,
             "peak_memory_mb": peak_memory_mb(),

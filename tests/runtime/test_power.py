@@ -298,6 +298,17 @@ def test_a_second_run_is_refused_until_the_first_is_gone_however_it_went(bundle_
     assert third.returncode == 0, third.stderr
 
 
+def test_events_go_on_in_a_file_that_logrotate_cut(tmp_path: Path) -> None:
+    """With copytruncate; a hole of zeros in its front would be no JSON."""
+    log = EventLog(tmp_path / "e")
+    for number in range(3):
+        log.write("segment", number=number)
+    os.truncate(tmp_path / "e", 0)
+    log.write("segment", number=3)
+    log.close()
+    assert [event["number"] for event in events(tmp_path / "e", "segment")] == [3]
+
+
 def test_a_start_without_anything_learned_writes_nothing(bundle_path: Path, tmp_path: Path, bundle: Bundle) -> None:
     """As of a service whose camera is away, again and again; but a damaged file is replaced."""
     place, log = tmp_path / "state", tmp_path / "e"

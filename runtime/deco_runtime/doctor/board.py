@@ -71,8 +71,8 @@ def _memory(mib: Mapping[str, int]) -> Iterator[Finding]:
 
 
 def _temperature(root: Path) -> Iterator[Finding]:
-    """The hottest thermal zone."""
-    zones = {kind or zone: celsius for zone, kind, celsius in device.thermal_zones(root)}
+    """The hottest sensor."""
+    zones = device.temperatures(root)
     if not zones:
         return
     name = max(zones, key=lambda zone: zones[zone])
