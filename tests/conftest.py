@@ -13,7 +13,10 @@ from importlib import util
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("any machine", deadline=None)  # busy ones are not what a property is about
+settings.load_profile("any machine")
 ENGINES = ("portable", "ort-training", "openvino")
 
 
@@ -33,6 +36,7 @@ def make_bundle(out: Path) -> None:
         epochs=30,
         seed=0,
         validation=0.1,
+        recipe="paper",
     )
     export(options, lambda stage, done, total: None)
 

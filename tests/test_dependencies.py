@@ -16,7 +16,10 @@ import pytest
 PACKAGE = Path(deco_runtime.__file__).parent
 WORKSTATION = {"torch", "onnx", "onnxscript", "sklearn", "deco_export", "deco_models", "deco_benchmarks"}
 DEVICE = {"numpy", "cv2", "onnxruntime", "openvino", "click", "rich", "deco_runtime"}
-ALGORITHM = ("vote", "condense", "buffer", "retrain", "guard", "learner", "recipe", "initialise", "types")
+ALGORITHM = (
+    *("vote", "condense", "buffer", "retrain", "guard", "base", "learner", "recipe", "initialise", "types"),
+    *("deco_plus", "regression"),
+)
 ALGORITHM_MAY_USE = {f"deco_runtime.{name}" for name in (*ALGORITHM, "errors", "engine")}
 
 MODULES = sorted(

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.learner import SegmentReport
+from deco_runtime.base import SegmentReport
 from deco_runtime.state import COUNTS, LearnedState
 
 from deco_benchmarks.rows import Row
@@ -42,10 +41,8 @@ def save(path: Path, trial: str, row: Row, weather: np.random.Generator, progres
         "seconds": progress.seconds,
     }
     arrays = {
-        "theta": it.theta,
-        "x_syn": it.buffer.x_syn,
-        "y_syn": it.buffer.y_syn,
-        "velocity": it.buffer.velocity,
+        "model": it.model,
+        **vars(it.memory),
         "best": progress.best,
         "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8),
         **{f"own_{name}": np.asarray(getattr(it, name)) for name in kept},
@@ -53,7 +50,7 @@ def save(path: Path, trial: str, row: Row, weather: np.random.Generator, progres
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **arrays)
     os.replace(temporary, path)
 
 
@@ -71,11 +68,14 @@ def restore(path: Path, trial: str, row: Row, weather: np.random.Generator) -> P
             return None
         reports = [SegmentReport(**report) for report in meta["reports"]]
         progress = Progress(meta["curve"], arrays["best"], reports, meta["stages"], meta["seconds"])
-        buffer = CondensedBuffer(arrays["x_syn"], arrays["y_syn"], arrays["velocity"])
+        learner, memory = row.learner, row.learner.memory
+        memory = type(memory)(**{name: arrays[name] for name in vars(memory)})
         generator, counts = meta["generators"][0], meta["counts"]
-        LearnedState(trial, arrays["theta"], buffer, generator, counts, source="", position=0).restore(row.learner)
+        LearnedState(
+            trial, learner.recipe.name, arrays["model"], memory, generator, counts, source="", position=0
+        ).restore(learner)
         for name, value in own.items():
-            setattr(row.learner, name, value if value.ndim else value.item())
+            setattr(learner, name, value if value.ndim else value.item())
         weather.bit_generator.state = meta["generators"][1]
     except Exception:  # damaged, or of another version; numpy and zipfile raise a dozen kinds. The trial begins anew
         return None

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Preset:
-    """How large a trial is. stream_images, test_images: None for all. recipe: "KEY=VALUE" changes to the paper's."""
+    """How large a trial is. stream_images, test_images: None for all. score_every: segments between two scores.
+    recipe: "KEY=VALUE" changes to that of the row, as far as it has them."""
 
     width: int
     depth: int | None
@@ -17,19 +18,23 @@ class Preset:
     epochs: int | None
     stream_images: int | None
     test_images: int | None
+    score_every: int
     recipe: tuple[str, ...] = ()
 
 
 PRESETS = {
-    "smoke": Preset(8, 2, 16, 30, 200, 100, ("segment=40", "retrain_interval=2", "retrain_epochs=5", "iterations=2")),
-    "quick": Preset(32, None, 32, 30, 60 * 128, 2000),
-    "paper": Preset(128, None, 32, 30, None, None),
+    "smoke": Preset(
+        8, 2, 16, 30, 200, 100, 2, ("segment=40", "retrain_interval=2", "retrain_epochs=5", "iterations=2")
+    ),
+    "quick": Preset(32, None, 32, 30, 60 * 128, 2000, 10),
+    "paper": Preset(128, None, 32, 30, None, None, 50),
 }
 
 
 @dataclass(frozen=True)
 class Config:
-    """One trial. engine: as for `open_engine`. validation: score on held-out training images, not on the test set."""
+    """One trial. engine: as for `open_engine`. validation: score on held-out training images, not on the test set.
+    pretraining: "plain", or "augmented" as deco-export does for deco+."""
 
     row: str
     dataset: str
@@ -41,6 +46,7 @@ class Config:
     settings: tuple[str, ...] = ()
     engine: str = "auto"
     validation: bool = False
+    pretraining: str = "plain"
 
     @property
     def key(self) -> str:

@@ -33,12 +33,19 @@ def command() -> None:
 @click.option("--stream", default="stc=500", help="Stream, such as stc=500, stc=100,interleave=2 or drift=3.")
 @click.option("--preset", default="smoke", type=click.Choice(["smoke", "quick", "paper"]), help="smoke: seconds per "
               "trial; quick: a narrow net on part of the stream, minutes; paper: everything, hours.")  # fmt: skip
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the paper's recipe.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the rows' recipe.")
 @click.option(
     "--engine",
     default="auto",
     type=click.Choice(["auto", *sorted(engines())]),
     help="Numeric engine, as for deco-run; its name is in the result.",
+)
+@click.option(
+    "--pretraining",
+    default="plain",
+    type=click.Choice(["plain", "augmented"]),
+    help="What all rows start from: a model trained on the labelled images as they are, as in the paper's experiments, "
+    "or on shifted and mirrored ones, as deco-export does for deco+.",
 )
 @click.option("--validation", is_flag=True, help="Score on held-out training images, to tune without the test set.")
 @click.option("--jobs", default=1, type=click.IntRange(1), help="Trials at a time, sharing the CPUs.")
@@ -73,7 +80,8 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: s
     except ValueError as error:
         raise UsageError(f"expected --ipc as whole numbers such as 1,10, but found {ipc!r}") from error
     streams.parse(rest["stream"])
-    override(named("paper"), rest["settings"])
+    for name in names:
+        override(named(getattr(known()[name], "RECIPE", "paper")), rest["settings"])
     dataset = datasets.name(data)
     if data != "digits":
         data = str(Path(data).absolute())  # another machine's workers start elsewhere

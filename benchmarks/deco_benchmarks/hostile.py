@@ -2,7 +2,7 @@
 
     python -m deco_benchmarks.hostile --bundle BUNDLE --data DIR --unknown DIR --out FILE.json
 
-The device's own learner, votes, recipe and guard; the deployed model is scored on the test images after each update.
+The device's own learner, votes, recipe and guard; the deployed model is scored on the test images as it goes.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from typing import Any
 import click
 import numpy as np
 from deco_export.data import Images
+from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.engine import engines, open_engine
+from deco_runtime.engine import Engine, engines, open_engine
 from deco_runtime.errors import UsageError
 from deco_runtime.folder import fingerprint, list_folder, read_image, split_folder
 from deco_runtime.guard import Bools
-from deco_runtime.learner import Learner
 from deco_runtime.prepare import new_learner, open_guard
 from deco_runtime.preprocess import Preprocessing, normalise, resize
-from deco_runtime.recipe import Recipe, named, override
+from deco_runtime.recipe import RECIPES, Recipe, named, override
 from deco_runtime.scoring import Scorer
 from deco_runtime.sources.images import stc_order
 from deco_runtime.terminal import exit_with, progress_bars
-from deco_runtime.types import Ints, Pixels, Segment
+from deco_runtime.types import Floats, Ints, Pixels, Segment
 from deco_runtime.vote import pseudo_label
 
 STREAMS = ("one-class", "noise", "unknown", "mirrored")
 MIRRORED = 0.4
 """Share of the frames whose vote for class c is turned into one for K − 1 − c."""
+SCORE_EVERY = 5
+"""Segments between two scores."""
 STC = 500
 """Consecutive frames of one class where the stream changes class."""
 
@@ -52,7 +54,8 @@ STC = 500
               help="one-class: one class for ever; noise: uniformly random pixels; unknown: images of --unknown; "
               "mirrored: 40 % of the votes for class c turned into votes for class K − 1 − c.")  # fmt: skip
 @click.option("--segments", default=100, type=click.IntRange(1), help="Length of each stream.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the paper's recipe.")
+@click.option("--recipe", "recipe_name", default="paper", type=click.Choice(sorted(RECIPES)), help="As for deco-run.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the recipe.")
 @click.option("--test", "test_images", default=10_000, type=click.IntRange(1), help="Test images at most.")
 @click.option("--engine", default="auto", type=click.Choice(["auto", *sorted(engines())]), help="Numeric engine.")
 @click.option("--seed", default=0, type=click.IntRange(0))
@@ -63,6 +66,7 @@ def main(
     out: Path,
     streams: str,
     segments: int,
+    recipe_name: str,
     settings: tuple[str, ...],
     test_images: int,
     engine: str,
@@ -79,7 +83,7 @@ def main(
     chosen = streams.split(",")
     if wrong := [name for name in chosen if name not in STREAMS]:
         raise UsageError(f"expected --streams among {', '.join(STREAMS)}, but found {wrong[0]!r}; correct it")
-    bundle, recipe = open_bundle(bundle_path), override(named("paper"), settings)
+    bundle, recipe = open_bundle(bundle_path), override(named(recipe_name), settings)
     runs_on, rng = open_engine(bundle, engine), np.random.default_rng(seed)
     train, test = split_folder(data)
     if test is None:
@@ -91,8 +95,8 @@ def main(
             return _read(root, most, bundle, known, rng, lambda done, total: progress(f"reading {name}", done, total))
 
         scored = read(test, test_images, known=True, name="test images")
-        scorer = Scorer(runs_on, bundle.preprocessing, scored.pixels, scored.labels)
-        frozen = scorer.accuracy(bundle.weights())
+        scorer = Scorer(bundle.preprocessing, scored.pixels, scored.labels)
+        frozen = scorer.accuracy(lambda x: runs_on.predict(bundle.weights(), x)[0])
         images = {"train": read(train, count, known=True, name="training images")}
         if "unknown" in chosen:
             images["unknown"] = read(split_folder(unknown)[0], count, known=False, name="unknown images")
@@ -112,14 +116,30 @@ def main(
             for guarded in (False, True):
                 what = f"{name}, {'guarded' if guarded else 'not guarded'}"
                 frames = _frames(name, images, bundle, recipe, segments, np.random.default_rng(seed))
-                learner = new_learner(Learner, bundle, runs_on, recipe, seed)
+                learner = new_learner(bundle, Mirroring(runs_on), recipe, seed)
                 if guarded:
-                    learner.guard, _ = open_guard(bundle, runs_on)
+                    learner.guard, _ = open_guard(bundle, learner)
                 found = _learn(learner, frames, bundle.preprocessing, scorer, segments, partial(progress, what))
                 results.append({"stream": name, "guarded": guarded, **found})
                 click.echo(f"{what}: {frozen:.2%} → {found['final_accuracy']:.2%}")
                 out.parent.mkdir(parents=True, exist_ok=True)
                 out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+class Mirroring:
+    """An engine whose votes for `deco+`, which it makes itself, can be mirrored: those of the frames `mirrored`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.mirrored: Bools | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def represent(self, x: Floats) -> tuple[Floats, Floats]:
+        """As the engine does, votes mirrored."""
+        phi, votes = self._engine.represent(x)
+        return phi, votes if self.mirrored is None else np.where(self.mirrored[:, None], votes[:, ::-1], votes)
 
 
 def _read(
@@ -169,7 +189,7 @@ def _frames(
 
 
 def _learn(
-    learner: Learner,
+    learner: BaseLearner,
     frames: Iterator[tuple[Pixels, Ints, Bools | None]],
     how: Preprocessing,
     scorer: Scorer,
@@ -179,27 +199,31 @@ def _learn(
     """The stream to its end: the curve of accuracies after each update, what was learned from, the guard's verdicts."""
     started, curve, verdicts, kept = time.monotonic(), [], [], []
     active = np.zeros(learner.classes, np.int64)
-    before, accuracy = learner.theta, scorer.accuracy(learner.theta)
+    assert isinstance(learner.engine, Mirroring)
+    before, accuracy = learner.model, scorer.accuracy(learner.predict)
     for number, (pixels, labels, mirrored) in enumerate(frames, 1):
         x = normalise(pixels, how)
-        pseudo, confidence = pseudo_label(learner.engine.predict(learner.theta, x)[0])
+        pseudo, confidence = pseudo_label(learner.predict(x))
         if mirrored is not None:
             pseudo = np.where(mirrored, learner.classes - 1 - pseudo, pseudo)
+        learner.engine.mirrored = mirrored
         done = learner.learn(Segment(x, pseudo, confidence, labels))
+        learner.engine.mirrored = None
         kept.append(done.kept)
         active[done.active] += 1
         if learner.retrain_due:
             verdict = learner.retrain().verdict
             if verdict is not None:
                 verdicts.append({"segment": number, "reason": verdict.reason, **verdict.scores})
-            if learner.theta is not before:
-                before, accuracy = learner.theta, scorer.accuracy(learner.theta)
+        if number % SCORE_EVERY == 0 or number == segments:
+            if learner.model is not before:
+                before, accuracy = learner.model, scorer.accuracy(learner.predict)
             curve.append({"segment": number, "accuracy": accuracy})
         tick(number, segments)
     return {
         "final_accuracy": accuracy,
         "lowest_accuracy": min((point["accuracy"] for point in curve), default=accuracy),
-        "updates": len(curve),
+        "updates": learner.retrains,
         "rejected": sum(verdict["reason"] is not None for verdict in verdicts),
         "kept": float(np.mean(kept)),
         "active_segments": active.tolist(),

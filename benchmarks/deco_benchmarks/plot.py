@@ -183,7 +183,8 @@ def grid(pixels: np.ndarray, labels: np.ndarray, most: int = 10) -> np.ndarray:
 def _where(result: Result) -> tuple[Any, ...]:
     """What trials must share to be drawn together, besides row, ipc and seed."""
     config = result["config"]
-    scored = ("validation",) if config.get("validation") else ()
+    scored: tuple[str, ...] = ("validation",) if config.get("validation") else ()
+    scored += ("augmented",) if config.get("pretraining", "plain") != "plain" else ()
     return result["dataset"], f"{result['labelled']:g}", result["stream"], config.get("preset", ""), *scored
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from deco_export.data import Images
-from deco_runtime.learner import SegmentReport
+from deco_runtime.base import SegmentReport
 from deco_runtime.preprocess import Preprocessing
 from deco_runtime.scoring import answers
 from deco_runtime.types import Floats, Ints

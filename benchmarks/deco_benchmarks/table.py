@@ -122,12 +122,14 @@ def _setting(result: Result) -> tuple[Any, ...]:
     config = result.get("config", {})
     changed = " ".join(config.get("settings", ()))
     scored = "validation" if config.get("validation") else "test"
-    return result["dataset"], result["labelled"], result["stream"], config.get("preset", ""), scored, changed
+    start = config.get("pretraining", "plain")
+    return result["dataset"], result["labelled"], result["stream"], config.get("preset", ""), start, scored, changed
 
 
 def _section(key: tuple[Any, ...], results: list[Result]) -> str:
-    dataset, labelled, stream, preset, scored, changed = key
+    dataset, labelled, stream, preset, start, scored, changed = key
     title = f"### {dataset}, {labelled:.0%} labelled, {stream}, preset {preset}"
+    title += f", {start} pre-training" if start != "plain" else ""
     title += f", {changed}" if changed else ""
     title += ", scored on validation images" if scored == "validation" else ""
     cells = grouped(results, lambda result: (result["ipc"], result["row"]))
@@ -147,6 +149,8 @@ def deviations(results: Sequence[Result]) -> list[str]:
         found.append(f"at most the first {preset.stream_images} images of the stream")
     if preset is not None and preset.test_images is not None:
         found.append(f"{preset.test_images} test images")
+    if config.get("pretraining", "plain") != "plain":
+        found.append("pre-training on shifted and mirrored images")
     if preset is not None and preset.recipe:
         found.append(" ".join(preset.recipe))
     if config.get("settings"):

@@ -17,7 +17,7 @@ from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import check_recipe, engines, open_engine
 from deco_runtime.preprocess import normalise
-from deco_runtime.recipe import Recipe, named, override
+from deco_runtime.recipe import Recipe, named, override, settable
 from deco_runtime.types import Segment
 from deco_runtime.vote import pseudo_label
 
@@ -28,6 +28,8 @@ from deco_benchmarks.datasets import Dataset
 from deco_benchmarks.pictures import to_pixels
 from deco_benchmarks.rows import Row, Setup, rows
 
+CHECKPOINT_EVERY = 10
+"""Segments between two checkpoints, at least: each is right behind an update."""
 VALIDATION_SHARE = 0.1
 """Share of every class's labelled images that the export holds out, and of the unlabelled ones that a trial with
 `validation` keeps out of its stream where the data has no validation part."""
@@ -49,8 +51,11 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
     """The bundle that all rows of the same data, labels, ipc, preset and seed start from; exported once."""
     preset = PRESETS[config.preset]
     path = folder / f"{config.dataset}-{config.preset}-labelled{config.labelled:g}-ipc{config.ipc}-seed{config.seed}"
+    if config.pretraining != "plain":
+        path = path.with_name(f"{path.name}-{config.pretraining}")
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
+        augmented = config.pretraining == "augmented"
         known, engine = engines(), config.engine  # the initial buffer needs fp32: it takes the finite difference
         options = Options(
             data=config.dataset,
@@ -61,9 +66,10 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
             depth=preset.depth,
             image_size=preset.image_size,
             ipc=config.ipc,
-            epochs=preset.epochs,
+            epochs=None if augmented else preset.epochs,
             seed=config.seed,
             validation=VALIDATION_SHARE,
+            recipe="deco+" if augmented else "paper",
             engine=engine if engine in known and known[engine].PRECISION == "fp32" else "portable",
         )
         labelled, _, _ = split(dataset, config)
@@ -73,8 +79,10 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
 
 
 def recipe_of(config: Config) -> Recipe:
-    """The paper's recipe with the changes of the preset, then those of the trial."""
-    return override(named("paper"), (*PRESETS[config.preset].recipe, *config.settings))
+    """The recipe of the row with the changes of the preset, as far as it has them, then those of the trial."""
+    recipe = named(getattr(rows()[config.row], "RECIPE", "paper"))
+    known = [text for text in PRESETS[config.preset].recipe if text.partition("=")[0] in settable(recipe)]
+    return override(recipe, (*known, *config.settings))
 
 
 def run_trial(
@@ -86,9 +94,9 @@ def run_trial(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Stream the unlabelled images through the row: what is written to its JSON file, and the buffer as pictures.
 
-    tick: called with (segments done, segments) as the stream goes on. resume: file of the checkpoint, written after
-    each update of the model; a trial that finds its own there goes on from it. The pictures are `before` and `after`,
-    (n, size, size, 3) uint8 B, G, R, and the classes of both, `y_before` and `y_after` (n,).
+    tick: called with (segments done, segments) as the stream goes on. resume: file of the checkpoint; a trial that
+    finds its own there goes on from it. The pictures are `before` and `after`, (n, size, size, 3) uint8 B, G, R, and
+    the classes of both, `y_before` and `y_after` (n,); none for a row that keeps no images.
     """
     preset, recipe, bundle = PRESETS[config.preset], recipe_of(config), open_bundle(bundle_path)
     how, classes = bundle.preprocessing, len(bundle.classes)
@@ -97,7 +105,9 @@ def run_trial(
     check_recipe(bundle, setup.engine, recipe)
     row: Row = rows()[config.row].make(setup)
     buffer = row.buffer()
-    pictures: dict[str, np.ndarray] = {"before": to_pixels(buffer.x_syn, how), "y_before": buffer.y_syn}
+    pictures: dict[str, np.ndarray] = {}
+    if buffer is not None:
+        pictures |= {"before": to_pixels(buffer.x_syn, how), "y_before": buffer.y_syn}
     spec = streams.parse(config.stream)
     order = streams.order(stream_images.labels, spec, config.seed)[: preset.stream_images]
     clean = held_out[np.random.default_rng(config.seed).permutation(len(held_out))[: preset.test_images]]
@@ -114,8 +124,10 @@ def run_trial(
     def frozen(images: Images) -> scores.Score:
         return scores.score(lambda x: setup.engine.predict(setup.theta, x)[0], images, how, classes)
 
-    def right(held: CondensedBuffer) -> float:
+    def right(held: CondensedBuffer | None) -> float | None:
         """Share of a buffer's images that the pre-trained model takes for what they stand for."""
+        if held is None:
+            return None
         return float(np.mean(setup.engine.predict(setup.theta, held.x_syn)[0].argmax(axis=1) == held.y_syn))
 
     started = time.monotonic()
@@ -126,7 +138,7 @@ def run_trial(
     else:
         started -= progress.seconds
     curve, reports = progress.curve, progress.reports
-    count = len(order) // recipe.segment
+    count, saved = len(order) // recipe.segment, len(reports)
     for number in range(len(reports), count):
         begin = number * recipe.segment
         index = order[begin : begin + recipe.segment]
@@ -139,9 +151,12 @@ def run_trial(
         if (number + 1) % recipe.retrain_interval == 0:
             with clock("retrain"):
                 row.retrain()
+        if (number + 1) % preset.score_every == 0:
             now = score(test)
             curve.append({"frames": begin + len(index), "accuracy": now.accuracy})
             progress.best = np.maximum(progress.best, now.per_class)
+        if number + 1 - saved >= CHECKPOINT_EVERY and row.learner.since_retrain == 0:
+            saved = number + 1
             progress.seconds = time.monotonic() - started
             if resume is not None:
                 checkpoint.save(resume, trial, row, weather, progress)
@@ -151,7 +166,8 @@ def run_trial(
     final = score(test)
     curve.append({"frames": count * recipe.segment, "accuracy": final.accuracy})
     before, buffer = buffer, row.buffer()
-    pictures |= {"after": to_pixels(buffer.x_syn, how), "y_after": buffer.y_syn}
+    if buffer is not None:
+        pictures |= {"after": to_pixels(buffer.x_syn, how), "y_after": buffer.y_syn}
     result = {
         "row": config.row,
         "dataset": config.dataset,
@@ -191,7 +207,7 @@ def _setup(config: Config, recipe: Recipe, bundle: Bundle, labelled: Images) -> 
         parameters=bundle.parameters,
         theta=bundle.weights(),
         condensed=bundle.buffer(),
-        regression=lambda: (bundle.statistics(), bundle.temperature()),
+        regression=bundle.regression,
         x_labelled=normalise(labelled.pixels, bundle.preprocessing),
         y_labelled=labelled.labels,
         classes=len(bundle.classes),

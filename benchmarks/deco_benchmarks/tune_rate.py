@@ -69,11 +69,15 @@ def main(
     images = read(np.flatnonzero(labelled))
     unseen = [rng.permutation(np.flatnonzero(~labelled & (labels == c)))[:validation] for c in range(classes)]
     held = read(np.concatenate(unseen))
-    scorer = Scorer(engine, how, held.pixels, held.labels)
+    scorer = Scorer(how, held.pixels, held.labels)
     theta = bundle.weights()
+
+    def accuracy(model: np.ndarray) -> float:
+        return scorer.accuracy(lambda x: engine.predict(model, x)[0])
+
     trials: list[dict[str, object]] = []
     results: dict[str, object] = {"bundle": bundle.hash, "rounds": rounds, "seed": seed}
-    results |= {"validation_images": len(scorer), "frozen": scorer.accuracy(theta), "trials": trials}
+    results |= {"validation_images": len(scorer), "frozen": accuracy(theta), "trials": trials}
     for text in settings:
         recipe = override(named("paper"), text.split())
         rng, started = np.random.default_rng(seed), time.monotonic()
@@ -93,8 +97,8 @@ def main(
             "distance_first_round": float(np.mean(distances[:classes])),
             "distance_last_round": float(np.mean(distances[-classes:])),
             "image_change_rms": float(np.sqrt(np.mean((buffer.x_syn - start.x_syn) ** 2))),
-            "retrained_accuracy": scorer.accuracy(retrained),
-            "from_scratch_accuracy": scorer.accuracy(fresh),
+            "retrained_accuracy": accuracy(retrained),
+            "from_scratch_accuracy": accuracy(fresh),
             "seconds": time.monotonic() - started,
         }
         trials.append(trial)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 from deco_runtime.errors import RuntimeMissingError
+from deco_runtime.recipe import RECIPES
 from deco_runtime.terminal import exit_with, progress_bars
 
 
@@ -50,7 +51,14 @@ from deco_runtime.terminal import exit_with, progress_bars
 @click.option(
     "--epochs",
     type=click.IntRange(0),
-    help="Passes over the labelled images in pre-training.  [default: 30, more for few images]",
+    help="Passes over the labelled images in pre-training.  [default: 60, paper 30; more for few images]",
+)
+@click.option(
+    "--recipe",
+    default="deco+",
+    type=click.Choice(sorted(RECIPES)),
+    help="Of the bundle, which deco-run goes by unless told otherwise. deco+ pre-trains on shifted and, where held-out "
+    "images allow, mirrored images, which takes twice as long; paper on the images as they are.",
 )
 @click.option("--seed", default=0, type=click.IntRange(0), help="Of every random choice.")
 @click.option(

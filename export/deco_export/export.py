@@ -21,7 +21,8 @@ from deco_runtime.errors import DecoError, ExportError, RuntimeMissingError, Usa
 from deco_runtime.golden import relative_error
 from deco_runtime.manifest import write_manifest
 from deco_runtime.preprocess import Preprocessing, normalise
-from deco_runtime.recipe import RECIPES
+from deco_runtime.recipe import named
+from deco_runtime.regression import scores, solve
 
 from deco_export import data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
 from deco_export.initial_buffer import initial_buffer
@@ -50,6 +51,7 @@ class Options:
     epochs: int | None
     seed: int
     validation: float
+    recipe: str = "deco+"
     engine: str = "portable"
 
 
@@ -114,7 +116,7 @@ def _load(options: Options, progress: Progress) -> data.Data:
 
 
 def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Data) -> Exported:
-    size, recipe, notes = options.image_size, RECIPES["paper"], []
+    size, recipe, notes = options.image_size, named(options.recipe), []
     if loaded.skipped:
         notes.append(loaded.skipped)
     count = np.bincount(loaded.train.labels, minlength=len(loaded.classes))
@@ -128,9 +130,17 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     make = models.factory(options.model, len(loaded.classes), size, options.width, options.depth)
     model = make()
     how = pretrain.statistics(loaded.train, size)
-    epochs = options.epochs if options.epochs is not None else pretrain.default_epochs(len(loaded.train))
-    pretrain.pretrain(
-        model, loaded.train, how, epochs, options.seed, lambda done, _: progress("pre-training", done, epochs)
+    augment = recipe.method == "regression"  # the paper says nothing of augmentation
+    epochs = options.epochs if options.epochs is not None else pretrain.default_epochs(len(loaded.train), augment)
+    mirrored = pretrain.pretrain(
+        model,
+        loaded.train,
+        how,
+        epochs,
+        options.seed,
+        lambda done, _: progress("pre-training", done, epochs),
+        loaded.validation,
+        augment,
     )
     train_accuracy = pretrain.accuracy(model, loaded.train, how) or 0.0
     validation_accuracy = pretrain.accuracy(model, loaded.validation, how)
@@ -149,26 +159,29 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         options.ipc,
         how,
         parameters,
-        recipe,
+        named("paper"),
         np.random.default_rng(options.seed),
         lambda done, total: progress("condensing the labelled images", done, total),
     )
 
-    progress("choosing what deco+ regresses on", 0, 1)
+    progress("fitting the regression of deco+", 0, 1)
     held = _labelled(loaded.validation, how)
-    regression = representation.fit(fresh, theta, _labelled(loaded.train, how), held, len(loaded.classes))
+    regression = representation.fit(fresh, theta, _labelled(loaded.train, how), len(loaded.classes), mirrored)
     onnx.save_model(regression.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
+    w = solve(regression.statistics)
     np.savez(
         directory / "regression.npz",
         a=regression.statistics.a,
         b=regression.statistics.b,
-        temperature=np.float32(pretrain.temperature(lambda x: engine.predict(theta, x)[0], *held)),
+        vote_temperature=np.float32(pretrain.temperature(lambda x: engine.represent(x)[1], *held)),
+        answer_temperature=np.float32(pretrain.temperature(lambda x: scores(w, engine.represent(x)[0]), *held)),
     )
-    progress("choosing what deco+ regresses on", 1, 1)
+    progress("fitting the regression of deco+", 1, 1)
 
     progress("checking every graph against torch", 0, 1)
     golden, errors = verify.verify(model, sets, theta, (3, size, size), traced.classes, traced.features)
     _check_inference(directory / "inference.onnx", golden)
+    golden |= _golden_of(regression.model, model, golden["x"], mirrored)
     progress("checking every graph against torch", 1, 1)
     if EXACT in sets["portable"] and f"portable/{EXACT}" not in errors:
         sets["portable"].pop(EXACT).unlink()
@@ -217,7 +230,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
             "train_accuracy": train_accuracy,
             "validation_accuracy": validation_accuracy,
             "largest_relative_error": max(errors.values()),
-            "mirrored": regression.mirrored,
+            "mirrored": mirrored,
         },
     )
     labelled = len(loaded.train) + len(loaded.validation)
@@ -265,6 +278,18 @@ def _check_inference(file: Path, golden: verify.Values) -> None:
         raise ExportError(
             f"expected inference.onnx to agree with torch, but it is off by {error:.1e}; please report it"
         )
+
+
+def _golden_of(graph: onnx.ModelProto, model: torch.nn.Module, x: np.ndarray, mirrored: bool) -> verify.Values:
+    """Golden values of the representation: its votes are torch's, φ is the graph's own."""
+    with torch.inference_mode():
+        both = [model(torch.from_numpy(each)).numpy() for each in ((x, x[..., ::-1].copy()) if mirrored else (x,))]
+    votes, found = np.mean(both, axis=0), representation.run(graph, "votes", x)
+    if (error := relative_error(found, votes)) > verify.TOLERANCE:
+        raise ExportError(
+            f"expected the votes of deco+ to agree with torch, but they are off by {error:.1e}; report it"
+        )
+    return {"votes": votes, REPRESENTATION: representation.run(graph, REPRESENTATION, x)}
 
 
 def _labelled(images: data.Images, how: Preprocessing) -> representation.Labelled:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
-from deco_runtime.engine import REPRESENTATION
-from deco_runtime.regression import Statistics, add, scores, solve
+from deco_runtime.regression import Statistics, add
 from deco_runtime.types import Floats, Ints
 from deco_runtime.vote import targets
 from onnx import TensorProto, helper
@@ -55,41 +54,21 @@ class Projection:
 
 @dataclass(frozen=True)
 class Regression:
-    """The graph x → representation (N, D), the statistics of the labelled images, and whether images are mirrored."""
+    """The graph x → representation (N, D), logits (N, K), and the statistics of the labelled images."""
 
     model: onnx.ModelProto
     statistics: Statistics
-    mirrored: bool
 
 
-def fit(fresh: Callable[[], Forward], theta: Floats, train: Labelled, validation: Labelled, classes: int) -> Regression:
-    """What `deco+` starts from. train, validation: x (n, C, H, W) and y (n,); both go into the statistics.
-
-    A mirrored photograph shows the same class, a mirrored digit does not. Which of the two these images are is seen
-    on the validation images; without any, images are not mirrored.
-    """
-    best = _fit(fresh, theta, train, classes, mirrored=False)
-    if len(validation[1]):
-        mirrored = _fit(fresh, theta, train, classes, mirrored=True)
-        best = max(best, mirrored, key=lambda each: _accuracy(each, validation))
-        phi = run(best.model, REPRESENTATION, validation[0])
-        best = replace(best, statistics=add(best.statistics, phi, one_hot(validation[1], classes)))
-    return best
-
-
-def _fit(fresh: Callable[[], Forward], theta: Floats, train: Labelled, classes: int, mirrored: bool) -> Regression:
+def fit(fresh: Callable[[], Forward], theta: Floats, train: Labelled, classes: int, mirrored: bool) -> Regression:
+    """What `deco+` starts from. train: x (n, C, H, W) and y (n,). mirrored: a mirrored image shows the same class."""
     x, y = train
     raw_model, layers = raw_graph(fresh(), theta, mirrored)
     raw = run(raw_model, "raw", x)
     projection = Projection.fit(raw, layers)
     phi = ((raw - projection.mean) @ projection.axes).astype(np.float32)
     statistics = add(Statistics.zero(phi.shape[1], classes), phi, one_hot(y, classes))
-    return Regression(_projected(raw_model, projection), statistics, mirrored)
-
-
-def _accuracy(found: Regression, images: Labelled) -> float:
-    x, y = images
-    return float(np.mean(scores(solve(found.statistics), run(found.model, REPRESENTATION, x)).argmax(axis=1) == y))
+    return Regression(_projected(raw_model, projection, classes), statistics)
 
 
 def one_hot(y: Ints, classes: int) -> Floats:
@@ -98,9 +77,10 @@ def one_hot(y: Ints, classes: int) -> Floats:
 
 
 def raw_graph(f: Forward, theta: Floats, mirrored: bool) -> tuple[onnx.ModelProto, tuple[int, ...]]:
-    """x → raw (N, R): the features, and the input of the last convolution that reads the coarsest map; and their sizes.
+    """x → raw (N, R), logits (N, K); and the sizes of raw's layers.
 
-    mirrored: the sum of those of the image and of its mirror image, which is the same for both.
+    raw: the features, and the input of the last convolution that reads the coarsest map. mirrored: the sum of those of
+    the image and of its mirror image, and the mean of their logits, so that both get the same.
     """
     g = f.graph
     f.bake(theta)
@@ -111,10 +91,10 @@ def raw_graph(f: Forward, theta: Floats, mirrored: bool) -> tuple[onnx.ModelProt
         k = [max(1, int(height) // GRID), max(1, int(width) // GRID)]
         layers.append(g.op("Flatten", g.op("AveragePool", place, kernel_shape=k, strides=k), axis=1))
     raw = g.op("Concat", *layers, axis=1) if len(layers) > 1 else layers[0]
-    inputs = {"x": f.x_shape}
+    inputs, logits = {"x": f.x_shape}, f.logits_name
     if mirrored:
-        first, second = g.op("Split", raw, outputs=2, axis=0, num_outputs=2)
-        raw = g.op("Add", first, second)
+        raw = g.op("Add", *g.op("Split", raw, outputs=2, axis=0, num_outputs=2))
+        logits = g.op("Mean", *g.op("Split", logits, outputs=2, axis=0, num_outputs=2))
         flipped = helper.make_node(
             "Slice", ["x", g.integers([-1]), g.integers([-(2**31)]), g.integers([3]), g.integers([-1])], ["mirror"]
         )
@@ -123,11 +103,12 @@ def raw_graph(f: Forward, theta: Floats, mirrored: bool) -> tuple[onnx.ModelProt
             node.input[:] = ["both" if name == "x" else name for name in node.input]
         g.nodes[:0] = [flipped, both]
     g.nodes.append(helper.make_node("Identity", [raw], ["raw"]))
+    g.nodes.append(helper.make_node("Identity", [logits], ["votes"]))
     sizes = [f.features]
     if place is not None:
         _, channels, height, width = (int(d) if d != "N" else 0 for d in g.shape(place))
         sizes.append(channels * (height // max(1, height // GRID)) * (width // max(1, width // GRID)))
-    return g.model(inputs, {"raw": ("N", sum(sizes))}, "raw"), tuple(sizes)
+    return g.model(inputs, {"raw": ("N", sum(sizes)), "votes": ("N", f.classes)}, "raw"), tuple(sizes)
 
 
 def _coarsest_map(f: Forward) -> str | None:
@@ -142,7 +123,7 @@ def _coarsest_map(f: Forward) -> str | None:
     return min(reversed(several), key=lambda name: int(shapes[name][2]) * int(shapes[name][3]), default=None)
 
 
-def _projected(raw: onnx.ModelProto, projection: Projection) -> onnx.ModelProto:
+def _projected(raw: onnx.ModelProto, projection: Projection, classes: int) -> onnx.ModelProto:
     """The raw graph with the projection behind; the axes are kept as float16, half the file."""
     model = onnx.ModelProto()
     model.CopyFrom(raw)
@@ -160,8 +141,7 @@ def _projected(raw: onnx.ModelProto, projection: Projection) -> onnx.ModelProto:
             helper.make_node("MatMul", ["projection.centred", "projection.axes"], ["representation"]),
         ]
     )
-    del graph.output[:]
-    graph.output.append(
+    graph.output[0].CopyFrom(
         helper.make_tensor_value_info("representation", TensorProto.FLOAT, ["N", projection.axes.shape[1]])
     )
     graph.name = "representation"

@@ -2,12 +2,14 @@
 
     manifest.json     what is described below, and the SHA-256 of every other file
     inference.onnx    x → logits, features, weights inside, for any runtime
-    graphs/           predict, weight_gradient, input_gradient, feature_gradient .onnx (standard operators)
+    graphs/           predict, weight_gradient, input_gradient, feature_gradient, input_gradient_tangent,
+                      representation .onnx (standard operators)
     ort_training/     the same gradients and ONNX Runtime's training artifacts (if exported with that package)
     weights.npy       θ_0 (P,) float32
     buffer.npz        x_syn (n, C, H, W) float32, y_syn (n,) int64
     guard.npz         pixels (g, size, size, 3) uint8 B, G, R and labels (g,) int64: labelled images that the model was
                       not trained on, for the guard of updates (if there were any)
+    regression.npz    what `deco+` starts from: a, b, vote_temperature, answer_temperature, see `Start`
     golden.npz        inputs and torch's outputs of every graph
     trained_on.txt    fingerprints of the images used in training, one per line
     demo/             only in a bundle that carries its own stream: stream.avi, labels.npy, test.npz
@@ -32,7 +34,7 @@ from deco_runtime.bundle_files import MANIFEST, Root, is_file, open_root, sha256
 from deco_runtime.errors import BundleError, DecoError
 from deco_runtime.manifest import SCHEMA, Manifest, parse
 from deco_runtime.reading import Array, parse_json, read_npy, read_npz
-from deco_runtime.regression import Statistics
+from deco_runtime.regression import Start, Statistics
 from deco_runtime.types import Floats, Ints, Pixels
 
 LARGEST_MANIFEST = 16 << 20
@@ -64,17 +66,17 @@ class Bundle(Manifest):
             raise self._broken("buffer.npz", "the same number of images of every class")
         return CondensedBuffer.start(x, y)
 
-    def statistics(self) -> Statistics:
-        """The regression's statistics of the labelled images, for `deco+`."""
-        b = self._array("regression.npz", "b", np.float32, (None, len(self.classes)))
-        return Statistics(self._array("regression.npz", "a", np.float32, (len(b) * (len(b) + 1) // 2,)), b)
-
-    def temperature(self) -> float:
-        """T: softmax(logits / T) of the pre-trained model is as sure as it is right, on held-out images."""
-        value = float(self._array("regression.npz", "temperature", np.float32, ()))
-        if not 0 < value < np.inf:
-            raise self._broken("regression.npz", "a temperature above 0")
-        return value
+    def regression(self) -> Start:
+        """What `deco+` starts from."""
+        name = "regression.npz"
+        b = self._array(name, "b", np.float32, (None, len(self.classes)))
+        a = self._array(name, "a", np.float32, (len(b) * (len(b) + 1) // 2,))
+        if len(b) < 2:
+            raise self._broken(name, "statistics of at least one value")
+        votes, answers = (float(self._array(name, f"{of}_temperature", np.float32, ())) for of in ("vote", "answer"))
+        if min(votes, answers) <= 0:
+            raise self._broken(name, "temperatures above 0")
+        return Start(Statistics(a, b), votes, answers)
 
     def labelled_pixels(self, name: str) -> tuple[Pixels, Ints]:
         """`guard.npz` or `demo/test.npz`: pixels (g, size, size, 3) uint8 and labels (g,) int64."""

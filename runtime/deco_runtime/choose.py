@@ -60,7 +60,7 @@ def time_engine(answer: Answer, bundle: str, engine: str, at_most: int) -> None:
     limit_threads(at_most)
     opened = open_bundle(Path(bundle))
     runner = open_engine(opened, engine)
-    if (complaint := golden_check(opened, runner)) is not None:
+    if (complaint := golden_check(opened, runner, "condensation")) is not None:
         raise BundleError(complaint)
     theta, rng = opened.weights(), np.random.default_rng(0)
     x = rng.standard_normal((IMAGES, *opened.image_shape), np.float32)

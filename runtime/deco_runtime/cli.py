@@ -66,14 +66,14 @@ def command() -> click.Command:
             default="fp32",
             show_default=True,
             type=click.Choice(PRECISIONS),
-            help="Of the gradients. bf16 and fp16 need OpenVINO, --set gradient=exact and a processor that has them.",
+            help="Of the gradients of --recipe paper. bf16 and fp16 need OpenVINO, --set gradient=exact and a "
+            "processor that has them.",
         ),
         click.Option(
             ["--recipe"],
-            default="paper",
-            show_default=True,
             type=click.Choice(sorted(recipes.RECIPES)),
-            help="Named set of hyper-parameters.",
+            help="How to learn: paper condenses each segment into the buffer and retrains on it; deco+ takes every "
+            "frame into a regression on the pre-trained model.  [default: the bundle's]",
         ),
         click.Option(
             ["--set", "settings"],
@@ -158,7 +158,8 @@ def command() -> click.Command:
 
 _HELP = """Predict every frame of a stream and learn from it, without labels.
 
-Frames are gathered into segments; each is pseudo-labelled by majority vote and condensed into a small buffer of
+Frames are gathered into segments, and each is pseudo-labelled by majority vote. The recipe deco+ takes its frames into
+the statistics of a regression, solved anew after each segment; the paper's condenses them into a small buffer of
 synthetic images, on which the deployed model is retrained every few segments. What is learned is kept in --state and
 taken up again by the next run; Ctrl-C or SIGTERM stops cleanly. The last line on standard output is one JSON object.
 
@@ -175,7 +176,7 @@ def deco_run(
     state: Path | None,
     engine: str,
     precision: str,
-    recipe: str,
+    recipe: str | None,
     settings: tuple[str, ...],
     max_segments: int | None,
     test: Path | None,
@@ -192,7 +193,6 @@ def deco_run(
     **source_values: Any,
 ) -> int:
     """The command's body; see `--help`. Returns the exit code."""
-    chosen = recipes.override(recipes.named(recipe), settings)
     given = {name: value for name, value in source_values.items() if value is not None}
     if len(given) != 1:
         names = ", ".join(f"--{name}" for name in sorted(source_values))
@@ -212,7 +212,8 @@ def deco_run(
         state=state,
         engine=engine,
         precision=precision,
-        recipe=chosen,
+        recipe=recipe,
+        settings=settings,
         max_segments=max_segments,
         test=test,
         stc=stc,

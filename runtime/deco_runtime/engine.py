@@ -51,8 +51,9 @@ class Engine(Protocol):
         """θ, x, t, direction v (P,) → d/dε ∇_x L at θ + εv for ε = 0, (N, C, H, W)."""
         ...
 
-    def represent(self, x: Floats) -> Floats:
-        """x (N, C, H, W) → φ (N, D) of the pre-trained model, which the graph holds: what `deco+` regresses on."""
+    def represent(self, x: Floats) -> tuple[Floats, Floats]:
+        """x (N, C, H, W) → φ (N, D), logits (N, K) of the pre-trained model, which the graph holds: for `deco+`, what
+        it regresses on and what it votes with."""
         ...
 
 
@@ -68,6 +69,9 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 def check_recipe(bundle: Bundle, engine: Engine, recipe: Recipe) -> None:
     """Raise BundleError where the recipe needs a graph that the bundle lacks, UsageError where the engine is not
     precise enough for it."""
+    if recipe.method == "regression":
+        _check_regression(bundle, engine)
+        return
     if engine.precision != "fp32" and recipe.matching == "gradient" and recipe.gradient == "finite-difference":
         raise UsageError(
             f"expected gradients in fp32 for gradient=finite-difference, which divides their rounding by 2ε, but "
@@ -78,6 +82,19 @@ def check_recipe(bundle: Bundle, engine: Engine, recipe: Recipe) -> None:
         raise BundleError(
             f"expected a bundle with the graph {EXACT} for gradient=exact, but {bundle.path} was exported without it; "
             "export it again with this version, or use gradient=finite-difference"
+        )
+
+
+def _check_regression(bundle: Bundle, engine: Engine) -> None:
+    if engine.precision != "fp32":
+        raise UsageError(
+            f"expected --precision fp32 with --recipe deco+, which computes no gradients, but found "
+            f"{engine.precision}; leave the option out"
+        )
+    if f"graphs/{REPRESENTATION}.onnx" not in bundle.files or "regression.npz" not in bundle.files:
+        raise BundleError(
+            f"expected a bundle with the graph {REPRESENTATION} and regression.npz for --recipe deco+, but "
+            f"{bundle.path} was exported without; export it again with this version, or use --recipe paper"
         )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from deco_runtime.bundle import Bundle
-from deco_runtime.engine import EXACT, Engine
+from deco_runtime.engine import EXACT, REPRESENTATION, Engine
 from deco_runtime.errors import BundleError, DecoError, first_line
 from deco_runtime.types import Floats
 
@@ -24,12 +25,15 @@ REDUCED = 0.2
 """Largest allowed ‖found − expected‖₂ / ‖expected‖₂ of gradients in bf16 or fp16: with 8 bits of a mantissa a tenth is
 usual for a trained model of three layers, while a wrong kernel is off by the whole."""
 
+LEARNS_WITH = {None: (), "condensation": ("weight_gradient",), "regression": (REPRESENTATION,)}
+"""The graph whose golden values are checked at the start of a run, by `Recipe.method`; None: nothing is learned."""
 INPUTS = {
     "predict": ("x",),
     "weight_gradient": ("x", "t"),
     "input_gradient": ("x", "t"),
     "feature_gradient": ("x", "u"),
     EXACT: ("x", "t", "v"),
+    REPRESENTATION: ("x",),
 }
 """Golden inputs of each graph, in the order of the engine's call."""
 OUTPUTS = {
@@ -38,6 +42,7 @@ OUTPUTS = {
     "input_gradient": ("input_gradient",),
     "feature_gradient": ("feature_gradient",),
     EXACT: (EXACT,),
+    REPRESENTATION: (REPRESENTATION, "votes"),
 }
 """Golden values of what each call returns."""
 
@@ -61,14 +66,14 @@ class Comparison:
     again_s: float
 
 
-def golden_check(bundle: Bundle, engine: Engine, learn: bool = True) -> str | None:
+def golden_check(bundle: Bundle, engine: Engine, method: str | None) -> str | None:
     """Why the engine's graphs are not to be trusted on this machine, as a sentence; None when they are.
 
-    Runs predict and, to learn, weight_gradient on the golden inputs, as far as the bundle has values for them. Raises
-    BundleError when these are malformed.
+    Runs predict and, for what a recipe of this `method` learns with, one graph more on the golden inputs, as far as the
+    bundle has values for them. Raises BundleError when these are malformed.
     """
     theta = bundle.weights()
-    for graph in ("predict", "weight_gradient") if learn else ("predict",):
+    for graph in ("predict", *LEARNS_WITH[method]):
         golden = read_golden(bundle, graph)
         if golden is None:
             continue
@@ -108,9 +113,12 @@ def read_golden(bundle: Bundle, graph: str) -> dict[str, Floats] | None:
         "v": (weights,),
         "logits": (n, classes),
         "features": (n, bundle.features),
+        "votes": (n, classes),
         "loss": (),
         "weight_gradient": (weights,),
     }
+    if graph == REPRESENTATION:
+        shapes[graph] = (n, len(bundle.regression().statistics.b) - 1)
     for name, array in golden.items():
         shape = shapes.get(name, (n, *bundle.image_shape))
         if array.dtype != np.float32 or array.shape != shape or n == 0:
@@ -123,14 +131,14 @@ def compare(engine: Engine, graph: str, theta: Floats, golden: dict[str, Floats]
 
     Raises BundleError when the graph cannot be opened, and whatever the runtime raises when it cannot be run.
     """
-    call = getattr(engine, graph)
+    call = engine.represent if graph == REPRESENTATION else partial(getattr(engine, graph), theta)
     inputs = [golden[name] for name in INPUTS[graph]]
     started = time.monotonic()
-    result = call(theta, *inputs)
+    result = call(*inputs)
     first_s = again_s = time.monotonic() - started
     if again:
         started = time.monotonic()
-        result = call(theta, *inputs)
+        result = call(*inputs)
         again_s = time.monotonic() - started
     values = result if isinstance(result, tuple) else (result,)
     errors, agree = [], True

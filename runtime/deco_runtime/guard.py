@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.engine import Engine
-from deco_runtime.types import Floats, Ints
+from deco_runtime.regression import Statistics
+from deco_runtime.types import Check, Floats, Ints
 
 Bools = npt.NDArray[np.bool_]
 
@@ -38,7 +38,6 @@ PATIENCE = 3
 """Rejections in a row after which learning pauses."""
 DOUBLINGS = 10
 """Times that a pause grows: from one update's worth of segments to 1,024, half a day at 30 frames per second."""
-BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -60,55 +59,66 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Labelled:
-    """The guard images: their logits (g, K) under θ (P,), given a check to call between batches; labels (g,); and the
+    """The guard images: their logits (g, K) under a model, given a check to call between batches; labels (g,); and the
     classes' names."""
 
-    logits: Callable[[Floats, Callable[[], None]], Floats]
+    logits: Callable[[Floats, Check], Floats]
     labels: Ints
     classes: tuple[str, ...]
+
+
+Memory = CondensedBuffer | Statistics
+"""What a learner learns its model from."""
+Rehearse = Callable[[Floats, Memory, Check], tuple[Floats, Ints] | None]
+"""A model's logits (n, K) for what is in a memory, and what they should say (n,); None for a memory without images."""
 
 
 @dataclass(frozen=True)
 class Kept:
     """What outlasts an update and belongs to the learned state.
 
-    buffer: that of the last accepted update, to go back to. best: (g,) guard images that the best published model
+    memory: that of the last accepted update, to go back to. best: (g,) guard images that the best published model
     answers right; none before the first. rejections: updates rejected in a row. pause: segments left for which nothing
     is learned.
     """
 
-    buffer: CondensedBuffer
+    memory: Memory
     best: Bools
     rejections: int = 0
     pause: int = 0
 
 
 class Guard:
-    """Judges updates on labelled images where there are any, and on the buffer. `judge` changes nothing."""
+    """Judges updates on labelled images where there are any, and on the memory's. `judge` changes nothing."""
 
-    def __init__(self, engine: Engine, frozen: Floats, buffer: CondensedBuffer, labelled: Labelled | None) -> None:
-        """frozen: θ (P,) of the bundle's own model, below which none is published. buffer: the accepted one."""
-        self._engine, self._frozen, self._labelled = engine, frozen, labelled
+    def __init__(self, rehearse: Rehearse, frozen: Floats, memory: Memory, labelled: Labelled | None) -> None:
+        """frozen: the model (P,) that the bundle starts with, below which none is published. memory: the accepted one.
+
+        rehearse: the learner's.
+        """
+        self._rehearse, self._frozen, self._labelled = rehearse, frozen, labelled
         self._frozen_logits: Floats | None = None  # when first needed: a start must not wait for it
-        self.kept = Kept(buffer, np.zeros(0 if labelled is None else len(labelled.labels), bool))
+        self.kept = Kept(memory, np.zeros(0 if labelled is None else len(labelled.labels), bool))
 
-    def judge(
-        self, theta: Floats, accepted: Floats, buffer: CondensedBuffer, check: Callable[[], None] = lambda: None
-    ) -> Verdict:
-        """Whether θ (P,), trained on this buffer, may take the place of the accepted θ (P,).
+    def judge(self, model: Floats, accepted: Floats, memory: Memory, check: Check = lambda: None) -> Verdict:
+        """Whether a model (P,), learned from this memory, may take the place of the accepted one (P,).
 
         check: called before each batch of images; what it raises ends the judging.
         """
         best = self.kept.best
-        if not (np.isfinite(theta).all() and np.isfinite(buffer.x_syn).all()):
+        if not all(np.isfinite(array).all() for array in (model, *vars(memory).values())):
             return Verdict("is not finite", {}, best)
-        new, old = (outputs(self._engine, each, buffer.x_syn, check) for each in (theta, accepted))
-        images, reference = new, old
+        new, old = (self._rehearse(each, memory, check) for each in (model, accepted))
+        images = reference = None
         if self._labelled is not None:
             if self._frozen_logits is None:
                 self._frozen_logits = self._labelled.logits(self._frozen, check)
-            images, reference = self._labelled.logits(theta, check), self._frozen_logits
-        if not (np.isfinite(new).all() and np.isfinite(images).all()):
+            images, reference = self._labelled.logits(model, check), self._frozen_logits
+        elif new is not None and old is not None:
+            images, reference = new[0], old[0]
+        if images is None or reference is None:
+            return Verdict(None, {}, best)
+        if not (np.isfinite(images).all() and (new is None or np.isfinite(new[0]).all())):
             return Verdict("gives answers that are not finite", {}, best)
         scores: dict[str, Any] = {}
         reasons = []
@@ -120,23 +130,25 @@ class Guard:
                 _sure(doubt_per_error(images, right), doubt_per_error(reference, before), scores),
             ]
             best = right if right.sum() >= best.sum() else best
-        reasons += [_on_buffer(new, old, buffer.y_syn, scores), _collapsed(images, reference, scores)]
+        if new is not None and old is not None:
+            reasons.append(_on_buffer(new[0], old[0], new[1], scores))
+        reasons.append(_collapsed(images, reference, scores))
         return Verdict(next((reason for reason in reasons if reason), None), scores, best)
 
-    def settle(self, verdict: Verdict, buffer: CondensedBuffer, interval: int) -> CondensedBuffer:
-        """Take note of a verdict; the buffer to go on with: this one, or that of the last accepted update.
+    def settle(self, verdict: Verdict, memory: Memory, interval: int) -> Memory:
+        """Take note of a verdict; the memory to go on with: this one, or that of the last accepted update.
 
         interval: segments between two updates. From the third rejection in a row on, nothing is learned for 1, 2, 4, …
         of them: what is hostile mostly passes, and the fewer updates are tried, the fewer pass by chance.
         """
         kept = self.kept
         if verdict.accepted:
-            self.kept = Kept(buffer, verdict.best)
-            return buffer
+            self.kept = Kept(memory, verdict.best)
+            return memory
         rejections = kept.rejections + 1
         pause = interval * 2 ** min(rejections - PATIENCE, DOUBLINGS) if rejections >= PATIENCE else 0
         self.kept = replace(kept, rejections=rejections, pause=pause)
-        return kept.buffer
+        return kept.memory
 
     def pass_over(self) -> bool:
         """Whether learning pauses for this segment, which is one less of the pause."""
@@ -189,15 +201,6 @@ def doubt_per_error(logits: Floats, right: Bools) -> float:
     exponential = np.exp(shifted)
     doubt = 1.0 - 1.0 / exponential.sum(axis=1)
     return float(doubt.mean() / max(float(np.mean(~right)), 1.0 / len(right)))
-
-
-def outputs(engine: Engine, theta: Floats, x: Floats, check: Callable[[], None]) -> Floats:
-    """Logits (N, K) of x (N, C, H, W), batch by batch."""
-    parts = []
-    for start in range(0, len(x), BATCH):
-        check()
-        parts.append(engine.predict(theta, x[start : start + BATCH])[0])
-    return np.concatenate(parts)
 
 
 def _on_labelled(right: Bools, before: Bools, best: Bools, given: Labelled, scores: dict[str, Any]) -> str | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,19 +12,21 @@ import numpy as np
 
 from deco_runtime import sources
 from deco_runtime import state as states
+from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.choose import fastest
+from deco_runtime.deco_plus import DecoPlus
 from deco_runtime.engine import Engine, check_recipe, limit_threads, open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.events import EventLog
 from deco_runtime.golden import golden_check
 from deco_runtime.guard import Guard, Labelled
 from deco_runtime.learner import Learner
-from deco_runtime.recipe import Recipe
+from deco_runtime.recipe import Recipe, named, override
 from deco_runtime.resources import Limits, Resources
 from deco_runtime.run import Run
 from deco_runtime.saving import Saver
-from deco_runtime.scoring import Scorer, logits, read_test_folder
+from deco_runtime.scoring import Scorer, normalised, read_test_folder
 from deco_runtime.types import Floats
 from deco_runtime.view import View
 
@@ -33,13 +35,14 @@ L = TypeVar("L", bound=Learner)
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked of a run; see `deco-run --help`."""
+    """What the user asked of a run; see `deco-run --help`. recipe: None for the bundle's."""
 
     bundle: Path
     state: Path | None
     engine: str
     precision: str
-    recipe: Recipe
+    recipe: str | None
+    settings: tuple[str, ...]
     max_segments: int | None
     test: Path | None
     stc: int
@@ -62,6 +65,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         limit_threads(options.threads)
         cv2.setNumThreads(options.threads)
     bundle = open_bundle(options.bundle)
+    recipe = override(named(options.recipe or bundle.recipe.name), options.settings)
     whole = options.bundle.resolve()
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
     unwritable = states.hold(directory) if options.learn else None
@@ -69,21 +73,24 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     if name == "auto" and options.learn:  # predictions alone are not worth the seconds of a timing
         name, choice = fastest(bundle, directory, options.precision)
     engine = open_engine(bundle, name, options.precision)
-    check_recipe(bundle, engine, options.recipe)
-    if (complaint := golden_check(bundle, engine, options.learn)) is not None:
+    if options.learn:
+        check_recipe(bundle, engine, recipe)
+    if (complaint := golden_check(bundle, engine, recipe.method if options.learn else None)) is not None:
         raise BundleError(complaint)
     view = View(f"{options.bundle.name} on {engine.name}")
     for words in filter(None, (choice, unwritable and f"warning: {unwritable}")):
         view.line(words)
     events = EventLog(options.events)
     learner = restored = note = None
+    fresh = np.zeros(0, np.float32)
     if options.learn:
-        learner = new_learner(Learner, bundle, engine, options.recipe, options.seed)
+        learner = new_learner(bundle, engine, recipe, options.seed)
         if options.guard:
-            learner.guard, note = open_guard(bundle, engine)
+            learner.guard, note = open_guard(bundle, learner)
             if note:
                 view.line(f"note: {note}")
-        restored, note = states.load(directory, bundle)
+        fresh = learner.model
+        restored, note = states.load(directory, bundle, learner)
         if note:
             view.line(f"warning: {note}")
         if restored:
@@ -98,7 +105,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         )
         if restored:
             view.line(f"goes on from {directory}: {learner.segments} segments, {learner.retrains} updates")
-    scorer = _scorer(options, source_name, bundle, engine, view)
+    scorer = _scorer(options, source_name, bundle, view)
     request = sources.SourceRequest(
         classes=bundle.classes,
         size=bundle.preprocessing.size,
@@ -113,7 +120,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         skip = restored.position
         view.line(f"goes on with {source.name} at frame {skip}")
     if learner is not None and learner.guard is not None and restored is not None and restored.guard is None:
-        _vet(learner, learner.guard, bundle, events, view)
+        _vet(learner, learner.guard, fresh, events, view)
     run = Run(
         bundle,
         engine,
@@ -125,61 +132,62 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         events,
         view,
         options.max_segments,
-        options.recipe.segment,
+        recipe.segment,
         started,
     )
     return run, skip
 
 
-def new_learner(kind: type[L], bundle: Bundle, engine: Engine, recipe: Recipe, seed: int) -> L:
+def new_learner(bundle: Bundle, engine: Engine, recipe: Recipe, seed: int) -> BaseLearner:
+    """A learner by this recipe that starts from what the bundle holds."""
+    if recipe.method == "regression":
+        return DecoPlus(engine, bundle.regression(), len(bundle.classes), recipe, np.random.default_rng(seed))
+    return condensing(Learner, bundle, engine, recipe, seed)
+
+
+def condensing(kind: type[L], bundle: Bundle, engine: Engine, recipe: Recipe, seed: int) -> L:
     """A learner of this kind that starts from the bundle's model and buffer."""
-    return kind(
-        engine,
-        bundle.parameters,
-        bundle.weights(),
-        bundle.buffer(),
-        len(bundle.classes),
-        recipe,
-        np.random.default_rng(seed),
-    )
+    theta, buffer, rng = bundle.weights(), bundle.buffer(), np.random.default_rng(seed)
+    return kind(engine, bundle.parameters, theta, buffer, len(bundle.classes), recipe, rng)
 
 
-def open_guard(bundle: Bundle, engine: Engine) -> tuple[Guard, str | None]:
-    """The guard of updates, on the bundle's held-out images; and a sentence where it has none."""
+def open_guard(bundle: Bundle, learner: BaseLearner) -> tuple[Guard, str | None]:
+    """The guard of a new learner's updates, on the bundle's held-out images; and a sentence where it has none."""
     labelled = note = None
     if "guard.npz" in bundle.files:
         pixels, labels = bundle.labelled_pixels("guard.npz")
-
-        def answer(theta: Floats, check: Callable[[], None]) -> Floats:
-            return logits(lambda x: engine.predict(theta, x)[0], pixels, bundle.preprocessing, check)
-
-        labelled = Labelled(answer, labels, bundle.classes)
+        images = partial(normalised, pixels, bundle.preprocessing)
+        labelled = Labelled(learner.answers_on(images), labels, bundle.classes)
     else:
         note = (
             "the bundle holds no labelled images for the guard, so updates are only checked for numbers that are not "
-            "finite, for the buffer and for collapse; export it again with more labels to have them scored"
+            "finite and, with --recipe paper, for the buffer and for collapse; export it again with more labels to "
+            "have them scored"
         )
-    return Guard(engine, bundle.weights(), bundle.buffer(), labelled), note
+    return Guard(learner.rehearse, learner.model, learner.memory, labelled), note
 
 
-def _vet(learner: Learner, guard: Guard, bundle: Bundle, events: EventLog, view: View) -> None:
-    """Judge what was learned without a guard, and go back to the bundle's own model and buffer if it does harm."""
-    verdict = guard.judge(learner.theta, bundle.weights(), learner.buffer)
-    learner.buffer = guard.settle(verdict, learner.buffer, learner.recipe.retrain_interval)
+def _vet(learner: BaseLearner, guard: Guard, fresh: Floats, events: EventLog, view: View) -> None:
+    """Judge what was learned without a guard, and go back to where the bundle starts if it does harm.
+
+    fresh: the model (P,) that the bundle starts with; the guard still has the memory it starts with.
+    """
+    verdict = guard.judge(learner.model, fresh, learner.memory)
+    learner.memory = guard.settle(verdict, learner.memory, learner.recipe.retrain_interval)
     if not verdict.accepted:
-        learner.theta = bundle.weights()
-        view.line(f"the model learned without a guard {verdict.reason}: goes back to the bundle's model and buffer")
+        learner.model = fresh
+        view.line(f"the model learned without a guard {verdict.reason}: goes back to what the bundle starts with")
     decision = "accepted" if verdict.accepted else "rolled back"
     events.write("guard", decision=decision, update=learner.retrains, reason=verdict.reason, scores=verdict.scores)
 
 
-def _scorer(options: Options, source_name: str, bundle: Bundle, engine: Engine, view: View) -> Scorer | None:
+def _scorer(options: Options, source_name: str, bundle: Bundle, view: View) -> Scorer | None:
     """For `--test`, or for `--demo` the bundle's own test images."""
     if options.test is not None:
         pixels, labels, note = read_test_folder(options.test, bundle)
         if note:
             view.line(f"note: {note}")
-        return Scorer(engine, bundle.preprocessing, pixels, labels)
+        return Scorer(bundle.preprocessing, pixels, labels)
     if source_name == "demo" and "demo/test.npz" in bundle.files:
-        return Scorer(engine, bundle.preprocessing, *bundle.labelled_pixels("demo/test.npz"))
+        return Scorer(bundle.preprocessing, *bundle.labelled_pixels("demo/test.npz"))
     return None

@@ -10,6 +10,7 @@ from typing import Any
 from deco_runtime.errors import UsageError
 
 CHOICES = {
+    "method": ("condensation", "regression"),
     "vote": ("filter", "relabel"),
     "matching": ("gradient", "distribution"),
     "distance": ("cosine", "layerwise"),
@@ -30,6 +31,8 @@ class Recipe:
     """
 
     name: str = "paper"
+    method: str = "condensation"
+    """"condensation" is Algorithm 1; "regression", that of `deco+`, needs of all that follows SHARED only."""
     segment: int = 128
     """|I_t|, frames per segment."""
     vote: str = "filter"
@@ -105,7 +108,9 @@ class Recipe:
         return asdict(self)
 
 
-RECIPES = {"paper": Recipe()}
+RECIPES = {"paper": Recipe(), "deco+": Recipe(name="deco+", method="regression", retrain_interval=1)}
+SHARED = ("segment", "retrain_interval")
+"""What a recipe of method "regression" goes by."""
 
 
 def named(name: str) -> Recipe:
@@ -115,14 +120,22 @@ def named(name: str) -> Recipe:
     return RECIPES[name]
 
 
+def settable(recipe: Recipe) -> tuple[str, ...]:
+    """Names of the values that `--set` may change."""
+    if recipe.method == "regression":
+        return SHARED
+    return tuple(f.name for f in fields(recipe) if f.name not in ("name", "method"))
+
+
 def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """Change values by "KEY=VALUE" texts, as given to `--set`; UsageError names an unknown key or a wrong value."""
-    types = {f.name: type(getattr(recipe, f.name)) for f in fields(recipe) if f.name != "name"}
+    types = {name: type(getattr(recipe, name)) for name in settable(recipe)}
     changes: dict[str, Any] = {}
     for text in settings:
         key, _, value = text.partition("=")
         if key not in types:
-            raise UsageError(f"expected --set KEY=VALUE with KEY one of {', '.join(types)}, but found {text!r}")
+            other = "; --recipe paper has more" if recipe.method == "regression" else ""
+            raise UsageError(f"expected --set KEY=VALUE with KEY one of {', '.join(types)}, but found {text!r}{other}")
         try:
             changes[key] = types[key](value)
         except ValueError as error:

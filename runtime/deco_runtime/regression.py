@@ -1,8 +1,8 @@
-"""`deco+`: a ridge regression onto one-hot labels that takes each frame in once and forgets none.
+"""`deco+`: a linear classifier of frozen features that takes each frame in once and forgets none.
 
     Statistics      A = Σ φφᵀ and B = Σ φtᵀ over every frame so far, φ with a constant 1 behind
     add             one segment's frames and their soft labels
-    solve           W = (A + λ·tr(A)/D · I)⁻¹ B
+    solve           W, a ridge regression onto one-hot labels, as if every class had come equally often
 
 W is what one would get from all frames at once, in whichever order they came: there is nothing to replay. numpy only.
 """
@@ -18,6 +18,11 @@ from deco_runtime.types import Floats
 
 PENALTY = 0.01
 """λ, relative to the mean of A's diagonal, so that it grows with the frames seen."""
+
+
+TINY = 1e-12
+
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,19 @@ class Statistics:
         return self.a.nbytes + self.b.nbytes
 
 
+@dataclass(frozen=True)
+class Start:
+    """What `deco+` starts from: the statistics of the labelled images, and two temperatures from held-out ones.
+
+    softmax(logits / T) of the pre-trained model is as sure as it is right with vote_temperature, and so is that of the
+    regression's values with answer_temperature.
+    """
+
+    statistics: Statistics
+    vote_temperature: float
+    answer_temperature: float
+
+
 def with_constant(phi: Floats) -> Floats:
     """φ (n, D) with a constant 1 behind, (n, D + 1)."""
     return np.concatenate([phi, np.ones((len(phi), 1), np.float32)], axis=1)
@@ -53,13 +71,22 @@ def add(statistics: Statistics, phi: Floats, t: Floats) -> Statistics:
 
 
 def solve(statistics: Statistics, penalty: float = PENALTY) -> Floats:
-    """W (D + 1, K) float32; solved in float64. The constant is penalised as the others are."""
-    count = len(statistics.b)
-    a: npt.NDArray[np.float64] = np.zeros((count, count))
+    """W (D + 1, K) float32 = (A' + λ·tr(A')/D'·I)⁻¹ B', solved in float64. The constant is penalised as the others are.
+
+    A plain regression follows the shares of the classes, and a stream may show one of them for hours. With n_c frames
+    of class c, their mean μ_c, and N in all, the scatter within classes is kept, and the means count alike:
+    A' = A − Σ n_c μ_c μ_cᵀ + N/K · Σ μ_c μ_cᵀ, and column c of B' is N/K · μ_c. With equal shares A' = A and B' = B.
+    """
+    count, classes = statistics.b.shape
+    a: Doubles = np.zeros((count, count))
     a[np.triu_indices(count)] = statistics.a
     a = a + a.T - np.diag(np.diag(a))
-    ridge = penalty * max(float(np.trace(a)) / count, 1e-12)
-    w: Floats = np.linalg.solve(a + ridge * np.eye(count), statistics.b.astype(np.float64)).astype(np.float32)
+    b = statistics.b.astype(np.float64)
+    frames = np.maximum(b[-1], TINY)  # of each class: sums of the constant 1
+    means, each = b / frames, frames.sum() / classes
+    a += (means * (each - frames)) @ means.T
+    ridge = penalty * max(float(np.trace(a)) / count, TINY)
+    w: Floats = np.linalg.solve(a + ridge * np.eye(count), each * means).astype(np.float32)
     return w
 
 

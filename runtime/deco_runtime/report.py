@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from deco_runtime.base import RetrainReport, SegmentReport
 from deco_runtime.events import EventLog
 from deco_runtime.guard import Kept
-from deco_runtime.learner import RetrainReport, SegmentReport
 from deco_runtime.sources import FrameSource
 from deco_runtime.types import Notice, Segment
 from deco_runtime.view import View

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle
 from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import Engine
 from deco_runtime.events import EventLog
 from deco_runtime.gather import Gatherer
-from deco_runtime.learner import Learner
 from deco_runtime.notify import Notifier
 from deco_runtime.preprocess import preprocess
 from deco_runtime.report import Reporter, Tally
@@ -33,6 +33,9 @@ from deco_runtime.view import View
 from deco_runtime.vote import pseudo_label
 from deco_runtime.worker import Cancelled, Worker
 
+SCORE_EVERY = 5
+"""Segments between two scores of `--test`, at least: thousands of images take longer than a segment."""
+
 
 class Run:
     """One run over one source. `go` does it; `stop` may be set from anywhere to end it at the next safe point."""
@@ -42,7 +45,7 @@ class Run:
         bundle: Bundle,
         engine: Engine,
         source: FrameSource,
-        learner: Learner | None,
+        learner: BaseLearner | None,
         saver: Saver,
         scorer: Scorer | None,
         resources: Resources,
@@ -62,6 +65,7 @@ class Run:
         self._frozen_theta = bundle.weights()
         self._frozen: float | None = None
         self._deployed: float | None = None
+        self._scored_at = 0
         self._tally, self._position = Tally(), 0
         self._report = Reporter(bundle.classes, source, events, view, self._tally)
         self._retrains_before = learner.retrains if learner else 0
@@ -69,10 +73,12 @@ class Run:
         self._waiting = False
         self._notify, self._doing = Notifier(), "starting"
 
-    @property
-    def theta(self) -> Floats:
-        """The deployed model's weights at this moment."""
-        return self.learner.theta if self.learner else self._frozen_theta
+    def predict(self, x: Floats) -> Floats:
+        """Logits (N, K) of the model deployed at this moment."""
+        return self.learner.predict(x) if self.learner else self._predict_frozen(x)
+
+    def _predict_frozen(self, x: Floats) -> Floats:
+        return self.engine.predict(self._frozen_theta, x)[0]
 
     def go(self, skip: int = 0) -> dict[str, Any]:
         """Run to the end of the source, `max_segments`, or `stop`; returns the summary.
@@ -148,8 +154,7 @@ class Run:
 
     def _predict(self, frame: Frame, gathered: Gatherer) -> None:
         x = preprocess(frame.pixels, self.bundle.preprocessing)
-        logits, _ = self.engine.predict(self.theta, x[None])
-        pseudo, confidence = pseudo_label(logits)
+        pseudo, confidence = pseudo_label(self.predict(x[None]))
         if self._first_prediction is None:
             self._first_prediction = time.monotonic() - self._started
             self._doing = "predicting"
@@ -170,7 +175,7 @@ class Run:
         assert learner is not None
         self._retrain_if_due()  # one that the last run, or want of memory, had to give up
         paused = self._pause
-        check = self._counting("condensing, iteration", learner.recipe.iterations)
+        check = self._counting(*learner.steps)
         report = self._resources.work(lambda: learner.learn(segment, check), self._check)
         self._position = position
         if report is None:
@@ -188,13 +193,14 @@ class Run:
         learner = self.learner
         if learner is None or not learner.retrain_due:
             return
-        check = self._counting("retraining, epoch", learner.recipe.retrain_epochs)
+        check = self._counting(*learner.fit_steps)
         report = self._resources.work(lambda: learner.retrain(check), self._check)
         if report is None:
             return
         kept = learner.guard.kept if learner.guard is not None else None
         self._report.retrained(learner.retrains, learner.segments, report, kept)
-        self._score("during")
+        if learner.segments - self._scored_at >= SCORE_EVERY:
+            self._score("during")
         self._show_doing("predicting")
 
     @property
@@ -207,10 +213,10 @@ class Run:
             return
         check = check or self._check
         if self._frozen is None:
-            self._frozen = self.scorer.accuracy(self._frozen_theta, check)
-        same = self.theta is self._frozen_theta or np.array_equal(self.theta, self._frozen_theta)
-        self._deployed = self._frozen if same else self.scorer.accuracy(self.theta, check)
-        segment = self.learner.segments if self.learner else self._tally.segments
+            self._frozen = self.scorer.accuracy(self._predict_frozen, check)
+        same = self.learner is None or np.array_equal(self.learner.model, self._frozen_theta)
+        self._deployed = self._frozen if same else self.scorer.accuracy(self.predict, check)
+        segment = self._scored_at = self.learner.segments if self.learner else self._tally.segments
         self._report.scored(when, segment, self._deployed, self._frozen, len(self.scorer))
 
     def _save_if_due(self) -> None:

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 from deco_runtime import state as states
+from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle
 from deco_runtime.errors import StateError
 from deco_runtime.events import EventLog
-from deco_runtime.learner import Learner
 from deco_runtime.view import View
 
 DAY_S = 86_400.0
@@ -46,7 +46,7 @@ class Saver:
         """Whether `every` seconds have passed since the last try, or since the start."""
         return time.monotonic() - self._tried >= self._every
 
-    def save(self, learner: Learner, source: str, position: int) -> None:
+    def save(self, learner: BaseLearner, source: str, position: int) -> None:
         """Save what is learned, `position` frames into a replayed source, unless the newest file holds just that: a
         service that starts again and again because its camera is away must not wear out the card.
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from deco_runtime.bundle import Bundle
-from deco_runtime.engine import Engine
 from deco_runtime.errors import DataError
 from deco_runtime.folder import Unreadable, list_folder, read_image
 from deco_runtime.preprocess import Preprocessing, normalise, resize
-from deco_runtime.types import Floats, Ints, Pixels
+from deco_runtime.types import Check, Floats, Ints, Pixels
 
 BATCH = 64
 
@@ -39,7 +38,7 @@ def read_test_folder(root: Path, bundle: Bundle) -> tuple[Pixels, Ints, str | No
 
 
 def answers(
-    predict: Callable[[Floats], Floats], pixels: Pixels, how: Preprocessing, check: Callable[[], None] = lambda: None
+    predict: Callable[[Floats], Floats], pixels: Pixels, how: Preprocessing, check: Check = lambda: None
 ) -> Ints:
     """The class (n,) that `predict`, x (N, C, H, W) → logits (N, K), gives each image; pixels as `Scorer` keeps them.
 
@@ -50,26 +49,32 @@ def answers(
 
 
 def logits(
-    predict: Callable[[Floats], Floats], pixels: Pixels, how: Preprocessing, check: Callable[[], None] = lambda: None
+    predict: Callable[[Floats], Floats], pixels: Pixels, how: Preprocessing, check: Check = lambda: None
 ) -> Floats:
     """What `predict` gives for each image, (n, K); arguments as those of `answers`."""
-    parts = []
+    return np.concatenate([predict(x) for x in normalised(pixels, how, check)])
+
+
+def normalised(pixels: Pixels, how: Preprocessing, check: Check) -> Iterator[Floats]:
+    """The images as the network takes them, at most BATCH (N, C, H, W) at a time; check: called before each."""
     for start in range(0, len(pixels), BATCH):
         check()
-        parts.append(predict(normalise(pixels[start : start + BATCH], how)))
-    return np.concatenate(parts)
+        yield normalise(pixels[start : start + BATCH], how)
 
 
 class Scorer:
-    """Scores weights on fixed test images, kept as uint8 to save memory."""
+    """Scores models on fixed test images, kept as uint8 to save memory."""
 
-    def __init__(self, engine: Engine, how: Preprocessing, pixels: Pixels, labels: Ints) -> None:
-        self._engine, self._how, self._pixels, self._labels = engine, how, pixels, labels
+    def __init__(self, how: Preprocessing, pixels: Pixels, labels: Ints) -> None:
+        self._how, self._pixels, self._labels = how, pixels, labels
 
     def __len__(self) -> int:
         return len(self._labels)
 
-    def accuracy(self, theta: Floats, check: Callable[[], None] = lambda: None) -> float:
-        """Share of the images classified right by the model θ (P,), 0 … 1. check: called before every batch."""
-        found = answers(lambda x: self._engine.predict(theta, x)[0], self._pixels, self._how, check)
+    def accuracy(self, predict: Callable[[Floats], Floats], check: Check = lambda: None) -> float:
+        """Share of the images classified right by `predict`, x (N, C, H, W) → logits (N, K), 0 … 1.
+
+        check: called before every batch.
+        """
+        found = answers(predict, self._pixels, self._how, check)
         return float(np.mean(found == self._labels))

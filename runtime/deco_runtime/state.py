@@ -1,4 +1,4 @@
-"""What must survive a power cut: θ, the buffer, the generator and the counts, bound to one bundle.
+"""What must survive a power cut: the model, its memory, the generator and the counts, bound to bundle and recipe.
 
 A state directory holds `learned.deco` and `learned.previous.deco`. A file is 32 bytes of SHA-256 over the rest, then a
 numpy .npz without pickles. It is written to a temporary file, flushed to the disk, and renamed over; the one before
@@ -20,15 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deco_runtime.buffer import CondensedBuffer
+from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle
 from deco_runtime.errors import StateError, first_line
-from deco_runtime.guard import Kept
-from deco_runtime.learner import Learner
-from deco_runtime.reading import ALWAYS_FINE, parse_json, read_bytes, read_npz
+from deco_runtime.guard import Kept, Memory
+from deco_runtime.reading import ALWAYS_FINE, Array, parse_json, read_bytes, read_npz
 from deco_runtime.types import Floats
 
-SCHEMA = 1
+SCHEMA = 2
 CURRENT, PREVIOUS = "learned.deco", "learned.previous.deco"
 COUNTS = ("segments", "since_retrain", "retrains", "dropped")
 
@@ -37,15 +36,16 @@ COUNTS = ("segments", "since_retrain", "retrains", "dropped")
 class LearnedState:
     """Everything learned, at one segment boundary.
 
-    theta: (P,). buffer: S with its velocity. generator: state of the numpy bit generator. counts: those of
-    COUNTS, as in Learner. source, position: the replayable stream and how many of its frames lie behind this state, so
-    that an interrupted run goes on where it was; position 0 when the stream was finished. guard: None when updates were
-    not guarded, so that nothing is known about θ.
+    recipe: the name of the one it was learned by. model, memory: as in BaseLearner. generator: state of the numpy bit
+    generator. counts: those of COUNTS, as in BaseLearner. source, position: the replayable stream and how many of its
+    frames lie behind this state, so that an interrupted run goes on where it was; position 0 when the stream was
+    finished. guard: None when updates were not guarded, so that nothing is known about the model.
     """
 
     bundle: str
-    theta: Floats
-    buffer: CondensedBuffer
+    recipe: str
+    model: Floats
+    memory: Memory
     generator: dict[str, Any]
     counts: dict[str, int]
     source: str
@@ -53,16 +53,17 @@ class LearnedState:
     guard: Kept | None = None
 
     @classmethod
-    def of(cls, learner: Learner, bundle: Bundle, source: str, position: int) -> LearnedState:
+    def of(cls, learner: BaseLearner, bundle: Bundle, source: str, position: int) -> LearnedState:
         """A snapshot of the learner."""
         counts = {name: getattr(learner, name) for name in COUNTS}
         generator = dict(learner.rng.bit_generator.state)
         guard = learner.guard.kept if learner.guard is not None else None
-        return cls(bundle.hash, learner.theta, learner.buffer, generator, counts, source, position, guard)
+        recipe, model, memory = learner.recipe.name, learner.model, learner.memory
+        return cls(bundle.hash, recipe, model, memory, generator, counts, source, position, guard)
 
-    def restore(self, learner: Learner) -> None:
+    def restore(self, learner: BaseLearner) -> None:
         """Put the learner back to where the snapshot was taken."""
-        learner.theta, learner.buffer = self.theta, self.buffer
+        learner.model, learner.memory = self.model, self.memory
         learner.rng.bit_generator.state = self.generator
         for name in COUNTS:
             setattr(learner, name, self.counts[name])
@@ -121,23 +122,18 @@ def save(directory: Path, state: LearnedState) -> int:
     meta = {
         "schema": SCHEMA,
         "bundle": state.bundle,
+        "recipe": state.recipe,
         "generator": state.generator,
         "counts": state.counts,
         "source": state.source,
         "position": state.position,
     }
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "theta": state.theta,
-        "x_syn": state.buffer.x_syn,
-        "velocity": state.buffer.velocity,
-    }
+    arrays: dict[str, npt.NDArray[Any]] = {"model": state.model, **vars(state.memory)}
     if (guard := state.guard) is not None:
         meta["guard"] = {"rejections": guard.rejections, "pause": guard.pause}
-        arrays |= {
-            "guard_x_syn": guard.buffer.x_syn,
-            "guard_velocity": guard.buffer.velocity,
-            "guard_best": guard.best.astype(np.uint8),
-        }
+        arrays["guard_best"] = guard.best.astype(np.uint8)
+        if guard.memory is not state.memory:  # as it is right after an accepted update
+            arrays |= {f"guard_{name}": array for name, array in vars(guard.memory).items()}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     np.savez(memory, **arrays)  # type: ignore[arg-type]
     payload = memory.getvalue()
@@ -193,10 +189,11 @@ def _sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | None]:
+def load(directory: Path, bundle: Bundle, fresh: BaseLearner) -> tuple[LearnedState | None, str | None]:
     """The newest good state in the directory (None when there is none), and a sentence when one had to be passed over.
 
-    Raises StateError when the state belongs to another bundle or a newer version, or when files are there but none of
+    fresh: a learner that starts from the bundle, whose arrays the state's must be like. Raises StateError when the
+    state belongs to another bundle or recipe or a newer version, or when files are there but none of
     them can be used: learned state is never silently thrown away.
     """
     complaints = []
@@ -205,7 +202,7 @@ def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | No
         if not os.path.lexists(path):
             continue
         try:
-            state = _read(path, bundle)
+            state = _read(path, bundle, fresh)
         except (StateError, MemoryError):
             raise
         except Exception as error:  # numpy, zipfile and json raise a dozen kinds
@@ -221,9 +218,11 @@ def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | No
     return None, None
 
 
-def _read(path: Path, bundle: Bundle) -> LearnedState:
-    initial = bundle.buffer()
-    size = 4 * bundle.weight_count + 4 * initial.x_syn.nbytes
+def _read(path: Path, bundle: Bundle, fresh: BaseLearner) -> LearnedState:
+    like = {"model": fresh.model, **vars(fresh.memory)}
+    size = 2 * sum(array.nbytes for array in like.values())
+    if path.stat().st_size > 2 * size + ALWAYS_FINE:  # the paper's may be as large, and must be told from damage
+        size += bundle.weights().nbytes + 4 * bundle.buffer().x_syn.nbytes
     arrays = read_npz(io.BytesIO(_payload(path, size)))
     meta = parse_json(arrays["meta"].tobytes())
     if meta["schema"] != SCHEMA:
@@ -236,22 +235,42 @@ def _read(path: Path, bundle: Bundle) -> LearnedState:
             f"expected learned state of the bundle {bundle.path}, but {path} belongs to another one; "
             "give that bundle, or another --state"
         )
-    theta, images = arrays["theta"], [arrays["x_syn"], arrays["velocity"]]
-    guarded = "guard" in meta  # not when the updates were not, or by an earlier version
-    if guarded:
-        images += [arrays["guard_x_syn"], arrays["guard_velocity"]]
-    best = arrays["guard_best"] if guarded else np.zeros(0, np.uint8)
-    if theta.shape != (bundle.weight_count,) or any(a.shape != initial.x_syn.shape for a in images):
-        raise ValueError("its arrays do not fit the bundle")
-    if not all(a.dtype == np.float32 and np.isfinite(a).all() for a in (theta, *images)):
-        raise ValueError("its arrays are not finite float32")
-    if guarded and (best.dtype != np.uint8 or best.shape != (bundle.guard_images,)):
-        raise ValueError("its guard's answers do not fit the bundle")
+    if meta["recipe"] != fresh.recipe.name:
+        raise StateError(
+            f"expected learned state of --recipe {fresh.recipe.name}, but {path} was learned with "
+            f"{meta['recipe']!r:.40}; give that recipe, or another --state"
+        )
+    model, memory = _like(arrays["model"], fresh.model), _memory(arrays, fresh.memory)
+    guard = None
+    if "guard" in meta:  # not when the updates were not
+        images = np.zeros(bundle.guard_images, np.uint8)
+        apart = any(name.startswith("guard_") and name != "guard_best" for name in arrays)
+        guard = Kept(
+            _memory(arrays, fresh.memory, "guard_") if apart else memory,
+            _like(arrays["guard_best"], images) > 0,
+            *(meta["guard"][name] for name in ("rejections", "pause")),
+        )
     np.random.default_rng(0).bit_generator.state = meta["generator"]  # raises unless it is one
     counts, position = {name: meta["counts"][name] for name in COUNTS}, meta["position"]
-    rejected = [meta["guard"][name] for name in ("rejections", "pause")] if guarded else []
+    rejected = (guard.rejections, guard.pause) if guard else ()
     if not all(type(n) is int and 0 <= n < 2**63 for n in (*counts.values(), position, *rejected)):
         raise ValueError("its counts are not whole numbers")
-    buffer, *accepted = (CondensedBuffer(x, initial.y_syn, v) for x, v in zip(images[::2], images[1::2], strict=True))
-    guard = Kept(accepted[0], best > 0, *rejected) if guarded else None
-    return LearnedState(bundle.hash, theta, buffer, meta["generator"], counts, str(meta["source"]), position, guard)
+    source, recipe = str(meta["source"]), fresh.recipe.name
+    return LearnedState(bundle.hash, recipe, model, memory, meta["generator"], counts, source, position, guard)
+
+
+def _memory(arrays: dict[str, Array], like: Memory, prefix: str = "") -> Memory:
+    found = {name: _like(arrays[prefix + name], array) for name, array in vars(like).items()}
+    made: Memory = type(like)(**found)
+    return made
+
+
+def _like(array: Array, like: Array) -> Array:
+    """The array; ValueError unless its shape and type are like those of the other, and its numbers finite."""
+    if array.shape != like.shape or array.dtype != like.dtype:
+        raise ValueError("its arrays do not fit the bundle")
+    if array.dtype == np.float32 and not np.isfinite(array).all():
+        raise ValueError("its arrays are not finite")
+    if array.dtype == np.int64 and not np.array_equal(array, like):
+        raise ValueError("its classes are not the bundle's")
+    return array

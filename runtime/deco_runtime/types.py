@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +17,12 @@ Ints = npt.NDArray[np.int64]
 
 Pixels = npt.NDArray[np.uint8]
 """uint8 image (height, width, 3) in OpenCV's order B, G, R, values 0 … 255."""
+
+Check = Callable[[], None]
+"""Called between the steps of long work, which what it raises ends."""
+
+Batches = Callable[[Check], Iterator[Floats]]
+"""The same images (N, C, H, W), batch by batch, at each call; given a check to call before each batch."""
 
 Fault = Literal["frozen", "black"]
 """Why nothing can be learned from a picture; `sources/_faults.py` defines both."""

@@ -59,6 +59,13 @@ def vote(segment: Segment, classes: int, recipe: Recipe) -> Active:
     return Active(index, y, segment.confidence[index], active)
 
 
+def softmax(logits: Floats) -> Floats:
+    """p(x) (N, K) float32 of logits (N, K)."""
+    exponential = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p: Floats = (exponential / exponential.sum(axis=1, keepdims=True)).astype(np.float32)
+    return p
+
+
 ROUNDS = 30
 """Steps of EM; shares settle within a few."""
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
+from deco_benchmarks import trial
 from deco_benchmarks.config import Config
 from deco_benchmarks.sweep import read
 from deco_benchmarks.trial import base_bundle, run_trial
 
 SAME = ("final_accuracy", "curve", "forgetting_per_class", "distances", "kept", "pseudo_accuracy", "segments")
 STREAM = "stc=50,drift=2"
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest preset ends before it would save anything."""
+    monkeypatch.setattr(trial, "CHECKPOINT_EVERY", 2)
 
 
 class CutOffError(Exception):
@@ -38,7 +46,9 @@ def cut_off_after(segments: int, config: Config, bundle: Path, file: Path) -> No
         run_trial(config, read("digits", 16), bundle, tick, file)
 
 
-@pytest.mark.parametrize("row", ["DECO", "FIFO", "Random", "GSS-Greedy", "Head", "Oracle", "FIFO (per class)", "Upper"])
+@pytest.mark.parametrize(
+    "row", ["DECO", "DECO+", "FIFO", "Random", "GSS-Greedy", "Head", "Oracle", "FIFO (per class)", "Upper"]
+)
 def test_cut_off_and_taken_up(row: str, bundle: Path, tmp_path: Path) -> None:
     """Rows that have no way back begin anew; either way the result is that of an undisturbed trial."""
     file, numbers = tmp_path / "checkpoints" / "trial.npz", []
@@ -50,6 +60,15 @@ def test_cut_off_and_taken_up(row: str, bundle: Path, tmp_path: Path) -> None:
     assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
     assert all((same[name] == picture).all() for name, picture in pictures.items())
     assert found["seconds"] >= sum(found["seconds_by_stage"].values()) > 0
+
+
+def test_a_checkpoint_comes_with_the_first_update_after_enough_segments(bundle: Path, tmp_path: Path) -> None:
+    """Updates at 3 only: two segments would be enough, but what is between two updates is not state."""
+    file, numbers = tmp_path / "trial.npz", []
+    three = replace(config("DECO"), settings=("retrain_interval=3",))
+    cut_off_after(5, three, bundle, file)
+    run_trial(three, read("digits", 16), bundle, lambda n, _: numbers.append(n), file)
+    assert numbers == [4, 5]
 
 
 def test_the_checkpoint_of_another_trial_or_a_damaged_one_is_left_aside(bundle: Path, tmp_path: Path) -> None:

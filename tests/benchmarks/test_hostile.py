@@ -17,6 +17,7 @@ from deco_export.data import Images
 from deco_runtime.bundle import open_bundle
 from deco_runtime.errors import UsageError
 from deco_runtime.recipe import Recipe
+from fake_engine import LinearEngine
 
 QUICK = ("segment=16", "retrain_interval=1", "retrain_epochs=1", "iterations=1", "retrain_rate=1e4")
 """At this rate weight decay turns the weights round: every update is useless."""
@@ -53,6 +54,36 @@ def test_with_and_without_the_guard(bundle_path: Path, data: Path, tmp_path: Pat
         else:
             assert result["final_accuracy"] < report["frozen_accuracy"] - 0.3
     assert "noise, guarded" in done.output
+
+
+def test_of_deco_plus(bundle_path: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "hostile.json"
+    arguments = ["--bundle", bundle_path, "--data", data, "--unknown", data, "--out", out, "--segments", 6]
+    more = ["--recipe", "deco+", "--set", "segment=16"]
+    done = CliRunner().invoke(hostile.main, [*map(str, arguments), *more])
+    assert done.exit_code == 0, done.output
+    report = json.loads(out.read_text())
+    assert report["recipe"]["name"] == "deco+"
+    assert len(report["results"]) == 2 * len(hostile.STREAMS)
+    for result in report["results"]:
+        assert result["kept"] > 0
+        assert [point["segment"] for point in result["curve"]] == [5, 6]
+        assert result["curve"][-1]["accuracy"] == result["final_accuracy"]
+        assert result["guarded"] or (result["updates"], result["verdicts"]) == (6, [])
+    one_class = report["results"][0]
+    assert one_class["active_segments"][0] > sum(one_class["active_segments"][1:])
+
+
+def test_votes_are_mirrored_where_that_is_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    x, theta = rng.standard_normal((5, 3, 2, 2)).astype(np.float32), rng.standard_normal(36).astype(np.float32)
+    engine = hostile.Mirroring(LinearEngine(3, theta))
+    phi, votes = engine.represent(x)
+    np.testing.assert_array_equal(votes, engine.predict(theta, x)[0])
+    engine.mirrored = np.array([True, False, False, True, False])
+    same, mirrored = engine.represent(x)
+    np.testing.assert_array_equal(same, phi)
+    np.testing.assert_array_equal(mirrored, np.where(engine.mirrored[:, None], votes[:, ::-1], votes))
 
 
 def test_frames_of_each_stream(bundle_path: Path) -> None:

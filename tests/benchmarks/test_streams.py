@@ -26,7 +26,7 @@ def run_lengths(labels: np.ndarray) -> list[int]:
     st.integers(1, 3),
     st.integers(0, 100),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_image_comes_once_per_pass(labels: list[int], stc: int, interleave: int, passes: int, seed: int) -> None:
     spec = StreamSpec(stc, interleave, passes)
     found = order(np.array(labels), spec, seed)

@@ -10,11 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
+
+from click.testing import CliRunner
+from deco_benchmarks.config import Config
+from deco_benchmarks.eval_cli import command
+from deco_benchmarks.sweep import read
+from deco_benchmarks.trial import base_bundle
+from deco_export import pretrain
+from deco_runtime.bundle import open_bundle
+from deco_runtime.errors import UsageError
 
 KEYS = (
     "row", "dataset", "labelled", "ipc", "stream", "seed", "final_accuracy", "frozen_accuracy", "seconds",
@@ -48,7 +58,7 @@ def test_each_trial_is_one_file_with_everything_to_rerun_it(swept: Path) -> None
     for result in found.values():
         assert set(KEYS) <= result.keys()
         assert result["segments"] == 5
-        assert result["curve"][0]["frames"] == 0
+        assert [point["frames"] for point in result["curve"]] == [0, 80, 160, 200]
         assert result["curve"][-1]["accuracy"] == result["final_accuracy"]
         assert {"config", "recipe", "bundle", "versions"} <= result.keys()
     frozen = found["Frozen-0"]
@@ -63,6 +73,21 @@ def test_what_is_there_is_not_done_again(swept: Path) -> None:
     done = deco_eval("run", "--rows", "DECO,Frozen", "--ipc", 2, "--seeds", 1, "--out", swept)
     assert "2 of 2 trials are in" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in swept.glob("*.json")} == before
+
+
+def test_augmented_pretraining_makes_a_base_of_its_own(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrain, "EPOCHS", 2)  # not half a minute
+    monkeypatch.setattr(pretrain, "LEAST_STEPS", 2)
+    plain = Config("DECO+", "digits", 0.1, 2, "stc=500", 0, "smoke", engine="portable")
+    augmented, dataset, folder = replace(plain, pretraining="augmented"), read("digits", 16), swept / ".bases"
+    (old,) = folder.iterdir()
+    assert base_bundle(dataset, plain, folder, lambda *_: None) == old
+    new = base_bundle(dataset, augmented, folder, lambda *_: None)
+    assert base_bundle(dataset, augmented, folder, lambda *_: pytest.fail("exported again")) == new != old
+    made = [open_bundle(path) for path in (old, new)]
+    assert [bundle.recipe.name for bundle in made] == ["paper", "deco+"]
+    assert [bundle.made_with["epochs"] for bundle in made] == [30, 4]
+    assert plain.key != augmented.key
 
 
 def test_two_jobs_give_what_one_gives(swept: Path, tmp_path: Path) -> None:
@@ -80,7 +105,7 @@ def trial_processes(parent: int, title: str) -> list[int]:
         with contextlib.suppress(OSError, IndexError):
             pid = int(folder.name)
             parents[pid] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if title in (folder / "cmdline").read_text():
+            if title in (folder / "cmdline").read_text(errors="replace"):
                 titled.append(pid)
 
     def below(pid: int) -> bool:
@@ -190,6 +215,14 @@ def test_the_table_of_a_sweep(swept: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "### digits, 10% labelled, stc=500, preset smoke" in done.stdout
     assert done.stdout.count("| 2 | 1 |") == 3
+
+
+def test_a_setting_is_one_of_every_row(tmp_path: Path) -> None:
+    asked = ["run", "--rows", "DECO,DECO+", "--set", "alpha=0", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(command, asked)
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception).startswith("expected --set KEY=VALUE with KEY one of segment, retrain_interval, but")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,32 @@
-"""Scores of a trial."""
+"""What a trial goes by, and its scores."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from deco_runtime.errors import UsageError
 from deco_runtime.preprocess import Preprocessing
+from deco_runtime.recipe import named
 
 pytest.importorskip("torch")
 
+from deco_benchmarks.config import Config
 from deco_benchmarks.scores import score
+from deco_benchmarks.trial import recipe_of
 from deco_export.data import Images
+
+CONFIG = Config("DECO+", "digits", 0.1, 2, "stc=50", 0, "smoke", engine="portable")
+
+
+def test_a_row_goes_by_its_recipe_and_what_it_has_of_the_presets() -> None:
+    assert recipe_of(CONFIG) == replace(named("deco+"), segment=40, retrain_interval=2)
+    assert recipe_of(replace(CONFIG, settings=("retrain_interval=1",))).retrain_interval == 1
+    paper = recipe_of(replace(CONFIG, row="DECO"))
+    assert (paper.name, paper.segment, paper.iterations) == ("paper", 40, 2)
+    with pytest.raises(UsageError, match="'alpha=0'"):
+        recipe_of(replace(CONFIG, settings=("alpha=0",)))
 
 
 def test_every_class_has_a_score_also_where_the_last_ones_have_no_image() -> None:

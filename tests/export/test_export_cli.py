@@ -24,8 +24,9 @@ from deco_export import models, pretrain  # noqa: E402
 from deco_export.data import Images  # noqa: E402
 from deco_export.export import guard_images  # noqa: E402
 from deco_runtime.bundle import open_bundle  # noqa: E402
-from deco_runtime.engine import EXACT, open_engine  # noqa: E402
+from deco_runtime.engine import EXACT, REPRESENTATION, open_engine  # noqa: E402
 from deco_runtime.errors import UsageError  # noqa: E402
+from deco_runtime.recipe import named  # noqa: E402
 from torch import nn  # noqa: E402
 
 COLOURS = {"blue": (200, 40, 40), "green": (40, 200, 40), "red": (40, 40, 200)}
@@ -118,6 +119,10 @@ def test_an_export_ends_with_a_bundle(photos: Path, exported: tuple[Path, subpro
     assert len(pixels) == bundle.made_with["validation_images"] == 3
     assert (bundle.made_with["seed"], bundle.made_with["epochs"], bundle.made_with["ipc"]) == (0, 2, 1)
     assert bundle.made_with["largest_relative_error"] <= 1e-4
+    assert bundle.made_with["mirrored"] in (True, False)
+    assert bundle.recipe == named("deco+")
+    start = bundle.regression()
+    assert start.statistics.a[-1] == start.statistics.b[-1].sum() == bundle.made_with["train_images"] == 18 - 3
     everything = {hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in photos.rglob("*.png")}
     assert len(bundle.trained_on()) == 18
     assert bundle.trained_on() < everything
@@ -141,12 +146,15 @@ def test_many_classes_share_the_guard_images() -> None:
 
 
 def test_nothing_held_out_means_no_guard_images_and_is_said(photos: Path, tmp_path: Path) -> None:
-    done = export("--data", photos, "--out", tmp_path / "bundle", *USUAL, "--val", "0")
+    done = export("--data", photos, "--out", tmp_path / "bundle", *USUAL, "--val", "0", "--recipe", "paper")
     assert done.returncode == 0, done.stderr
     assert "note: made without images for the guard of updates" in done.stderr
     bundle = open_bundle(tmp_path / "bundle")
     assert "guard.npz" not in bundle.files
     assert bundle.guard_images == 0
+    assert bundle.recipe == named("paper")
+    start = bundle.regression()  # for whoever wants deco+ all the same, uncalibrated
+    assert (start.vote_temperature, start.answer_temperature) == (1, 1)
 
 
 def test_the_bundle_gives_its_golden_values_on_every_engine(
@@ -158,6 +166,7 @@ def test_the_bundle_gives_its_golden_values_on_every_engine(
         engine = open_engine(bundle, name)
         logits, features = engine.predict(theta, golden["x"])
         loss, by_weight = engine.weight_gradient(theta, golden["x"], golden["t"])
+        representation, votes = engine.represent(golden["x"])
         found = {
             "logits": logits,
             "features": features,
@@ -166,6 +175,8 @@ def test_the_bundle_gives_its_golden_values_on_every_engine(
             "input_gradient": engine.input_gradient(theta, golden["x"], golden["t"]),
             "feature_gradient": engine.feature_gradient(theta, golden["x"], golden["u"]),
             EXACT: engine.input_gradient_tangent(theta, golden["x"], golden["t"], golden["v"]),
+            REPRESENTATION: representation,
+            "votes": votes,
         }
         assert set(golden) == {*found, "x", "t", "u", "v"}
         for quantity, value in found.items():
@@ -328,7 +339,7 @@ def test_batch_norm_trains_on_any_number_of_images() -> None:
     images = Images(pixels + 100 * labels[:, None, None, None].astype(np.uint8), labels)
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     how, losses = pretrain.statistics(images, 4), list[float]()
-    pretrain.pretrain(model, images, how, 20, 0, lambda _, loss: losses.append(loss))
+    pretrain.pretrain(model, images, how, 20, 0, lambda _, loss: losses.append(loss), images[:0], False)
     assert len(losses) == 20
     assert losses[-1] < 0.5 * losses[0]
     assert not model.training

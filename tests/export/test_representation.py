@@ -1,4 +1,4 @@
-"""What deco+ regresses on: the layers against torch, the projection against its definition, the choice of mirroring."""
+"""What deco+ regresses on: the layers and votes against torch, the projection against its definition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from deco_export import forward, initialisers, models, representation  # noqa: E402
-from deco_export.pretrain import temperature  # noqa: E402
 from deco_runtime.regression import scores, solve  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -68,35 +67,39 @@ def test_every_family_has_one_that_mirroring_leaves_alone(name: str, tmp_path: P
     _, fresh, theta = made(name, None if name == "mobilenet" else 8)
     x, y = images(24), np.arange(24) % CLASSES
     half = slice(0, 12)
-    found = representation._fit(fresh, theta, (x[half], y[half]), CLASSES, mirrored=True)
+    found = representation.fit(fresh, theta, (x[half], y[half]), CLASSES, mirrored=True)
     phi = representation.run(found.model, "representation", x)
     assert phi.shape == (24, 11)  # one less than the images it was fitted to
-    mirror = representation.run(found.model, "representation", x[..., ::-1].copy())
-    np.testing.assert_allclose(mirror, phi, atol=1e-4)
+    for output, values in (("representation", phi), ("votes", representation.run(found.model, "votes", x))):
+        mirror = representation.run(found.model, output, x[..., ::-1].copy())
+        np.testing.assert_allclose(mirror, values, atol=1e-4)
     assert {i.name for i in found.model.graph.input} == {"x"}
     onnx.checker.check_model(found.model, full_check=True)
 
 
-def test_mirroring_is_chosen_where_validation_images_gain_by_it() -> None:
-    """Classes of left and right halves: what is right of the middle says nothing once both directions are summed."""
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("name", models.built_in())
+def test_the_votes_are_torchs_mean_of_the_logits_of_image_and_mirror_image(name: str, mirrored: bool) -> None:
+    model, fresh, theta = made(name, None if name == "mobilenet" else 8)
+    x = images(9)
+    found = representation.fit(fresh, theta, (x, np.arange(9) % CLASSES), CLASSES, mirrored)
+    with torch.inference_mode():
+        straight, turned = (model(torch.from_numpy(each)).numpy() for each in (x, x[..., ::-1].copy()))
+    expected = (straight + turned) / 2 if mirrored else straight
+    votes = representation.run(found.model, "votes", x)
+    np.testing.assert_allclose(votes, expected, atol=1e-4 * np.abs(expected).max())
+    assert mirrored is not np.allclose(votes, straight, atol=1e-3 * np.abs(expected).max())
+
+
+def test_the_statistics_are_those_of_the_graphs_own_representation() -> None:
+    """So that what the device adds fits what the export began with, float16 axes and all."""
     _, fresh, theta = made("convnet")
-    y = np.arange(120) % CLASSES
-    told, same = images(120), images(120, seed=1)
+    x, y = images(40), np.arange(40) % CLASSES
     for i, c in enumerate(y):
-        told[i, :, 8 * c : 8 * c + 8, :8] += 4.0  # the row tells the class, the side never changes
-        same[i, :, 8 * (c // 2) : 8 * (c // 2) + 8, slice(0, 16) if c % 2 else slice(16, 32)] += 4.0  # the side tells
-    sides = representation.fit(fresh, theta, (same[:60], y[:60]), (same[60:], y[60:]), CLASSES)
-    assert not sides.mirrored
-    phi = representation.run(sides.model, "representation", same[60:])
-    assert np.mean(scores(solve(sides.statistics), phi).argmax(axis=1) == y[60:]) > 0.7
-    assert not representation.fit(fresh, theta, (told[:60], y[:60]), (told[:0], y[:0]), CLASSES).mirrored
-
-
-def test_the_temperature_makes_a_model_as_sure_as_it_is_right() -> None:
-    """Logits three times too large, of frames whose true posterior is softmax(z): T is 3, and 1 without labels."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, CLASSES, 4000)
-    z = 1.5 * (1.5 * np.eye(CLASSES)[y] + rng.standard_normal((4000, CLASSES)))  # exact for Gaussians at 1.5
-    found = temperature(lambda logits: logits, (3 * z).astype(np.float32), y)
-    assert found == pytest.approx(3, rel=0.1)
-    assert temperature(lambda logits: logits, np.zeros((0, CLASSES), np.float32), y[:0]) == 1
+        x[i, :, 8 * c : 8 * c + 8] += 4.0
+    found = representation.fit(fresh, theta, (x, y), CLASSES, mirrored=False)
+    z = np.c_[representation.run(found.model, "representation", x), np.ones(40)].astype(np.float64)
+    a, b = z.T @ z, z.T @ np.eye(CLASSES)[y]
+    np.testing.assert_allclose(found.statistics.a, a[np.triu_indices(len(a))], atol=2e-2 * np.abs(a).max())
+    np.testing.assert_allclose(found.statistics.b, b, atol=2e-2 * np.abs(b).max())
+    assert (scores(solve(found.statistics), z[:, :-1].astype(np.float32)).argmax(axis=1) == y).all()

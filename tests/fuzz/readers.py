@@ -2,10 +2,12 @@
 
     python -m venv fuzz && fuzz/bin/pip install atheris 'numpy<3' opencv-python-headless    CPython 3.11 to 3.13, Linux
     PYTHONPATH=runtime fuzz/bin/python tests/fuzz/readers.py BUNDLE state -max_total_time=600 -rss_limit_mb=1024
+    PYTHONPATH=runtime fuzz/bin/python tests/fuzz/readers.py BUNDLE state-plus -max_total_time=600 -rss_limit_mb=1024
     PYTHONPATH=runtime fuzz/bin/python tests/fuzz/readers.py BUNDLE bundle -max_total_time=600 -rss_limit_mb=1024
 
-BUNDLE: of deco-export, the smaller the better. Everything after the target's name goes to libFuzzer. A finding is any
-exception but the reader's own error, a crash, a hang, or memory above the limit; libFuzzer leaves the input in a file.
+BUNDLE: of deco-export, the smaller the better. state is that of the paper's recipe, state-plus that of deco+.
+Everything after the target's name goes to libFuzzer. A finding is any exception but the reader's own error, a crash, a
+hang, or memory above the limit; libFuzzer leaves the input in a file.
 
 Checksums, hashes and CRCs are made right before the readers see the input, because no fuzzer would ever get past them.
 """
@@ -30,24 +32,28 @@ with atheris.instrument_imports(include=["deco_runtime", "json", "numpy.lib", "z
     import numpy as np
     from deco_runtime.bundle import open_bundle
     from deco_runtime.bundle_files import MANIFEST, pack
+    from deco_runtime.deco_plus import DecoPlus
     from deco_runtime.errors import BundleError, StateError
     from deco_runtime.learner import Learner
     from deco_runtime.manifest import FILES
-    from deco_runtime.recipe import Recipe
-    from deco_runtime.state import COUNTS, CURRENT, LearnedState, load, save
+    from deco_runtime.recipe import named
+    from deco_runtime.state import CURRENT, LearnedState, load, save
 
 SOURCE = Path(sys.argv[1])
 PLACE = Path(tempfile.mkdtemp())
 BUNDLE = open_bundle(SOURCE)
-LEARNER = Learner(
-    None,  # type: ignore[arg-type]  # nothing is learned here
-    BUNDLE.parameters,
-    BUNDLE.weights(),
-    BUNDLE.buffer(),
-    len(BUNDLE.classes),
-    Recipe(),
-    np.random.default_rng(0),
+PLUS = sys.argv[2:3] == ["state-plus"]
+LEARNER, FRESH = (
+    (DecoPlus if PLUS else Learner).start(
+        BUNDLE,
+        None,  # type: ignore[arg-type]  # nothing is learned here
+        named("deco+" if PLUS else "paper"),
+        seed=0,
+    )
+    for _ in range(2)
 )
+STATE = ("meta", "model", *vars(LEARNER.memory))
+"""Arrays of a state file."""
 ARRAYS = [n for n in (*FILES, "regression.npz", "demo/labels.npy", "demo/test.npz") if n.endswith((".npy", ".npz"))]
 MEMBERS = [(n, m) for n in ARRAYS if n.endswith(".npz") for m in zipfile.ZipFile(SOURCE / n).namelist()]
 PARTS = [(MANIFEST, ""), *((name, "") for name in ARRAYS), *MEMBERS]
@@ -67,11 +73,11 @@ def with_member(archive: bytes, name: str, data: bytes) -> bytes:
 
 def state(data: bytes) -> None:
     """A state file with a right checksum; what is taken for state can be restored."""
-    names = ("", "meta.npy", "theta.npy", "x_syn.npy", "velocity.npy")
+    names = ("", *(f"{name}.npy" for name in STATE))
     payload = with_member(GOOD_STATE, names[data[0] % len(names)] if data else "", data[1:])
     (PLACE / CURRENT).write_bytes(hashlib.sha256(payload).digest() + payload)
     try:
-        loaded, _ = load(PLACE, BUNDLE)
+        loaded, _ = load(PLACE, BUNDLE, FRESH)
     except StateError:
         return
     assert loaded is not None
@@ -108,7 +114,7 @@ def read(path: Path) -> None:
         found = open_bundle(path)
     except BundleError:
         return
-    calls = [found.weights, found.buffer, found.statistics, found.temperature, found.trained_on, found.golden]
+    calls = [found.weights, found.buffer, found.regression, found.trained_on, found.golden]
     calls += [found.demo_labels, *(lambda n=n: found.labelled_pixels(n) for n in ("guard.npz", "demo/test.npz"))]
     for call in calls:
         with contextlib.suppress(BundleError):
@@ -120,9 +126,9 @@ def seeds(target: str) -> Path:
     corpus = PLACE / "corpus"
     corpus.mkdir()
     arrays = [npy(array) for array in (np.zeros(3, np.float32), np.arange(4), np.float64(1))]
-    if target == "state":
+    if target != "bundle":
         with zipfile.ZipFile(io.BytesIO(GOOD_STATE)) as archive:
-            inputs = [GOOD_STATE, *(archive.read(f"{n}.npy") for n in ("meta", "theta", "x_syn", "velocity"))]
+            inputs = [GOOD_STATE, *(archive.read(f"{n}.npy") for n in STATE)]
         inputs += arrays
     else:
         shutil.copytree(SOURCE, PLACE / "b")
@@ -144,8 +150,7 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def good_state() -> bytes:
-    counts, generator = dict.fromkeys(COUNTS, 1), dict(np.random.default_rng(0).bit_generator.state)
-    save(PLACE, LearnedState(BUNDLE.hash, BUNDLE.weights(), BUNDLE.buffer(), generator, counts, "a", 1))
+    save(PLACE, LearnedState.of(LEARNER, BUNDLE, "a", 1))
     return (PLACE / CURRENT).read_bytes()[32:]
 
 
@@ -156,7 +161,7 @@ def main() -> None:
     target, *options = sys.argv[2:]
     warnings.simplefilter("ignore")  # zipfile warns of names given twice
     try:
-        call = {"state": state, "bundle": bundle}[target]
+        call = {"state": state, "state-plus": state, "bundle": bundle}[target]
         atheris.Setup([sys.argv[0], *options, "-max_len=400000", str(seeds(target))], call)
         atheris.Fuzz()
     finally:

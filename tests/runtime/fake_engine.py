@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from deco_runtime.base import BaseLearner
+from deco_runtime.bundle import Bundle
+from deco_runtime.prepare import new_learner
+from deco_runtime.recipe import named
 from deco_runtime.types import Floats
 
 
 class LinearEngine:
     """logits = x·Wᵀ and features = x, both of the flattened image; θ is W (K, D) flattened, so P = K·D.
 
-    Sums are taken in float64 and rounded to float32 once, at the end.
+    The pre-trained model of `represent` is `frozen`, and φ = features. Sums are taken in float64 and rounded to float32
+    once, at the end.
     """
 
     name, precision = "linear", "fp32"
 
-    def __init__(self, classes: int) -> None:
-        """classes: K; D follows from the images."""
-        self.classes = classes
+    def __init__(self, classes: int, frozen: Floats | None = None) -> None:
+        """classes: K; D follows from the images. frozen: (K·D,), needed to `represent`."""
+        self.classes, self.frozen = classes, frozen
 
     def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
         weights, flat = self._double(theta, x)
@@ -36,8 +41,10 @@ class LinearEngine:
     def feature_gradient(self, theta: Floats, x: Floats, u: Floats) -> Floats:
         return u.reshape(x.shape).astype(np.float32)
 
-    def represent(self, x: Floats) -> Floats:
-        return x.reshape(len(x), -1)
+    def represent(self, x: Floats) -> tuple[Floats, Floats]:
+        assert self.frozen is not None
+        logits, features = self.predict(self.frozen, x)
+        return features, logits
 
     def input_gradient_tangent(self, theta: Floats, x: Floats, t: Floats, v: Floats) -> Floats:
         """For L = −Σ t·log p: ∇_x L = (p Σt − t)·W, so along V it moves by (ṗ Σt)·W + (p Σt − t)·V."""
@@ -59,3 +66,8 @@ def _cross_entropy(logits: npt.NDArray[np.float64], t: Floats) -> tuple[float, n
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     weights = t.astype(np.float64)
     return float(-(weights * log_p).sum()), np.exp(log_p) * weights.sum(axis=1, keepdims=True) - weights
+
+
+def fresh(bundle: Bundle, recipe: str = "paper") -> BaseLearner:
+    """A learner that starts from the bundle, to load states by."""
+    return new_learner(bundle, LinearEngine(len(bundle.classes)), named(recipe), seed=0)

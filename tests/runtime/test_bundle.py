@@ -19,7 +19,7 @@ from deco_runtime.manifest import FILES, write_manifest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-on_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+on_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
@@ -72,6 +72,7 @@ def read_everything(bundle: Bundle) -> None:
     bundle.weights()
     bundle.buffer()
     bundle.labelled_pixels("guard.npz")
+    bundle.regression()
     bundle.trained_on()
     bundle.golden()
 
@@ -304,6 +305,12 @@ def test_a_wrong_recipe(copy: Path, recipe: Any) -> None:
         open_bundle(copy)
 
 
+def regression(size: int, **other: Any) -> bytes:
+    """Statistics of so many values, one of them the constant, but for these arrays."""
+    arrays = {"a": np.zeros(size * (size + 1) // 2, np.float32), "b": np.zeros((size, 10), np.float32)}
+    return npz(**{**arrays, "vote_temperature": np.float32(1), "answer_temperature": np.float32(1), **other})
+
+
 WRONG_FILES = {
     "weights.npy": {
         "empty": b"",
@@ -344,6 +351,22 @@ WRONG_FILES = {
         "nothing": npz(pixels=np.zeros((0, 16, 16, 3), np.uint8), labels=np.arange(0)),
         "labels out of range": npz(pixels=np.zeros((1, 16, 16, 3), np.uint8), labels=np.array([10])),
         "labels negative": npz(pixels=np.zeros((1, 16, 16, 3), np.uint8), labels=np.array([-1])),
+    },
+    "regression.npz": {
+        "one array": npy(np.zeros(3, np.float32)),
+        "without sums": npz(vote_temperature=np.float32(1), answer_temperature=np.float32(1)),
+        "without temperatures": npz(a=np.zeros(6, np.float32), b=np.zeros((3, 10), np.float32)),
+        "without a value": regression(0),
+        "a constant alone": regression(1),
+        "a square": regression(3, a=np.zeros((3, 3), np.float32)),
+        "of another size": regression(3, a=np.zeros(7, np.float32)),
+        "float64": regression(3, a=np.zeros(6)),
+        "fewer classes": regression(3, b=np.zeros((3, 9), np.float32)),
+        "not a number": regression(3, b=np.full((3, 10), np.nan, np.float32)),
+        "votes at temperature 0": regression(3, vote_temperature=np.float32(0)),
+        "answers below 0": regression(3, answer_temperature=np.float32(-1)),
+        "infinite temperature": regression(3, vote_temperature=np.float32(np.inf)),
+        "temperature of each class": regression(3, vote_temperature=np.ones(10, np.float32)),
     },
     "golden.npz": {
         "empty": b"",

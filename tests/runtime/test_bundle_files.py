@@ -19,6 +19,7 @@ from deco_runtime.bundle_files import pack
 from deco_runtime.engine import open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.state import COUNTS, load
+from fake_engine import fresh
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -91,8 +92,8 @@ def test_a_device_learns_from_it_what_it_learns_from_the_directory(
             )
             assert done.returncode == 0, done.stderr
             assert json.loads(done.stdout)["frozen"] > 0.5
-        states[name], _ = load(tmp_path / name, open_bundle(packed))
-    assert states["both"].theta.tobytes() == states["folder"].theta.tobytes()
+        states[name], _ = load(tmp_path / name, opened := open_bundle(packed), fresh(opened))
+    assert states["both"].model.tobytes() == states["folder"].model.tobytes()
     assert states["both"].counts == states["folder"].counts == dict(zip(COUNTS, (3, 0, 3, 0), strict=True))
     assert not list((tmp_path / "tmp").rglob("*.avi"))  # of the stream, which OpenCV can read from files only
     assert os.listdir(packed.parent) == [packed.name]
@@ -128,7 +129,7 @@ def test_a_name_that_leads_elsewhere(packed: Path, tmp_path: Path, name: str) ->
     length=st.integers(0, 6),
     end=st.floats(0, 1) | st.just(1.0),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_any_damage_is_met(packed: Path, where: float, junk: bytes, length: int, end: float) -> None:
     """Refused, or without consequence: then every file in it is the one that was exported."""
     data, good = packed.read_bytes(), open_bundle(packed)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import util
 from pathlib import Path
 
@@ -15,8 +16,12 @@ import cv2
 import deco_runtime
 import numpy as np
 import pytest
-from deco_runtime.bundle import open_bundle
-from deco_runtime.state import COUNTS, CURRENT, LearnedState, load, save
+from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.engine import engines
+from deco_runtime.recipe import named
+from deco_runtime.state import CURRENT, LearnedState, save
+from deco_runtime.state import load as load_like
+from fake_engine import fresh
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
 PROGRAM = "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"
@@ -76,12 +81,12 @@ def photos(tmp_path: Path) -> Path:
 def learned(path: Path, directory: Path, bundle: str | None = None) -> None:
     """Save the state of a learner that has learned nothing yet, perhaps in the name of another bundle."""
     opened = open_bundle(path)
-    generator = dict(np.random.default_rng(0).bit_generator.state)
-    counts = dict.fromkeys(COUNTS, 0)
-    save(
-        directory,
-        LearnedState(bundle or opened.hash, opened.weights(), opened.buffer(), generator, counts, "", 0),
-    )
+    made = LearnedState.of(fresh(opened), opened, "", 0)
+    save(directory, replace(made, bundle=bundle or opened.hash))
+
+
+def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | None]:
+    return load_like(directory, bundle, fresh(bundle))
 
 
 def test_precision(bundle_path: Path, tmp_path: Path) -> None:
@@ -89,6 +94,57 @@ def test_precision(bundle_path: Path, tmp_path: Path) -> None:
     refused(2, "expected --engine auto beside --precision bf16, but found --engine portable; leave one", *run)
     if util.find_spec("openvino") is None:
         refused(5, "pip install 'deco-edge[openvino]'", *run, "--engine", "auto")
+
+
+PLUS = ("--demo", "--recipe", "deco+")
+
+
+def test_values_that_only_the_other_recipe_has(bundle_path: Path, state: Path) -> None:
+    words = (
+        "expected --set KEY=VALUE with KEY one of segment, retrain_interval, but found 'alpha=0'; "
+        "--recipe paper has more"
+    )
+    refused(2, words, "--bundle", bundle_path, "--state", state, *PLUS, "--set", "alpha=0")
+
+
+def test_precision_of_a_recipe_without_gradients(bundle_path: Path, state: Path) -> None:
+    if (reason := engines()["openvino-bf16"].unusable(open_bundle(bundle_path))) is not None:
+        pytest.skip(reason)
+    bf16 = ("--precision", "bf16", "--engine", "auto")
+    words = "expected --precision fp32 with --recipe deco+, which computes no gradients, but found bf16; leave the"
+    refused(2, words, "--bundle", bundle_path, "--state", state, *PLUS, *bf16)
+
+
+@pytest.mark.parametrize("lacks", ["graphs/representation.onnx", "regression.npz"])
+def test_a_bundle_made_before_deco_plus(lacks: str, copy: Path, state: Path) -> None:
+    without(copy, lacks)
+    words = "expected a bundle with the graph representation and regression.npz for --recipe deco+, but"
+    refused(4, words, "--bundle", copy, "--state", state, *PLUS)
+    done = deco_run("--bundle", copy, "--state", state, "--demo", *FEW)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_bundles_recipe_holds_unless_another_is_asked_for(copy: Path, state: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
+    manifest["recipe"] = named("deco+").to_json()
+    (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    usual = ["--bundle", copy, "--demo", "--max-segments", "1"]
+    refused(2, "--recipe paper has more", *usual, "--state", state, "--set", "iterations=1")
+    paper = deco_run(*usual, "--state", state, "--recipe", "paper", "--set", "iterations=1")
+    assert paper.returncode == 0, paper.stderr
+    assert json.loads(paper.stdout)["retrains"] == 0
+    plus = deco_run(*usual, "--state", state.with_name("other"))
+    assert plus.returncode == 0, plus.stderr
+    assert json.loads(plus.stdout)["retrains"] == 1
+    refused(7, "expected learned state of --recipe deco+", *usual, "--state", state)
+
+
+def without(bundle: Path, name: str) -> None:
+    """The bundle as if it had been exported without this file."""
+    manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
+    del manifest["files"][name]
+    (bundle / name).unlink()
+    (bundle / "manifest.json").write_text(json.dumps(manifest), "utf-8")
 
 
 def test_help_teaches() -> None:
@@ -116,12 +172,24 @@ def test_help_teaches() -> None:
         (["--bundle", "B", "--demo", "--threads", "9999"], "'--threads': 9999 is not in the range 1<=x<="),
         (["--bundle", "B", "--demo", "--memory-limit", "0"], "'--memory-limit': 0 is not in the range x>=1"),
         (["--bundle", "B", "--demo", "--max-temperature", "hot"], "'hot' is not a valid integer range"),
-        (["--bundle", "B", "--demo", "--set", "segmnt=1"], "expected --set KEY=VALUE with KEY one of segment, vote"),
-        (["--bundle", "B", "--demo", "--set", "alpha=-1"], "expected recipe value alpha to be a finite number of"),
+        (["--bundle", "B", "--demo", "--recipe", "papers"], "'papers' is not one of 'deco+', 'paper'"),
     ],
 )
 def test_wrong_options(arguments: list[str], words: str) -> None:
     refused(2, words, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("segmnt=1", "expected --set KEY=VALUE with KEY one of segment, vote"),
+        ("alpha=-1", "expected recipe value alpha to be a finite number of"),
+    ],
+)
+def test_wrong_settings(setting: str, words: str, bundle_path: Path, state: Path) -> None:
+    """Of the bundle's recipe, unless another is given."""
+    refused(2, words, "--bundle", bundle_path, "--state", state, "--demo", "--set", setting)
+    assert not state.exists()
 
 
 def test_no_bundle(tmp_path: Path) -> None:
@@ -220,14 +288,11 @@ def test_images_that_cannot_be_read(bundle_path: Path, state: Path, photos: Path
 
 def test_a_bundle_without_a_stream(copy: Path, state: Path) -> None:
     usual = ["--bundle", copy, "--state", state, "--demo"]
-    manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
     for name, words in (
         ("demo/labels.npy", "expected the classes of the demo stream in"),
         ("demo/stream.avi", "expected a bundle with a stream of its own for --demo"),
     ):
-        del manifest["files"][name]
-        (copy / name).unlink()
-        (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+        without(copy, name)
         refused(6, words, *usual)
 
 
@@ -355,6 +420,6 @@ def test_steps_that_are_not_finite_are_dropped_and_counted(bundle_path: Path, st
     bundle = open_bundle(bundle_path)
     loaded, _ = load(state, bundle)
     assert loaded is not None
-    assert loaded.theta.tobytes() == bundle.weights().tobytes()
-    assert loaded.buffer.x_syn.tobytes() == bundle.buffer().x_syn.tobytes()
-    assert not loaded.buffer.velocity.any()
+    assert loaded.model.tobytes() == bundle.weights().tobytes()
+    assert loaded.memory.x_syn.tobytes() == bundle.buffer().x_syn.tobytes()
+    assert not loaded.memory.velocity.any()

@@ -57,7 +57,7 @@ def cosine_distance(a: np.ndarray, b: np.ndarray) -> float:
 
 class TestDistance:
     @given(st.integers(0, 2**32 - 1), st.sampled_from([[slice(None)], [slice(0, 5), slice(9, 20)]]))
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     def test_value_and_derivative(self, seed: int, parts: list[slice]) -> None:
         rng = np.random.default_rng(seed)
         a, b = rng.standard_normal(20), rng.standard_normal(20)
@@ -114,7 +114,7 @@ class TestFivePasses:
 
 class TestDistributionMatching:
     @given(st.integers(0, 2**32 - 1))
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=10)
     def test_value_and_derivative(self, seed: int) -> None:
         """LinearEngine's features are the image itself, so D is a sum over pixels that can be written down."""
         rng = np.random.default_rng(seed)
@@ -160,7 +160,7 @@ class TestDistributionMatching:
 
 class TestContrast:
     @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.sampled_from([0.07, 0.5]))
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     def test_loss_is_the_formula(self, seed: int, ipc: int, tau: float) -> None:
         rng = np.random.default_rng(seed)
         y = np.repeat(np.arange(CLASSES), ipc)

@@ -18,14 +18,14 @@ import pytest
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.doctor import board, cli, disk, graphs, pieces
 from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
-from deco_runtime.engine import REPRESENTATION, open_engine
+from deco_runtime.engine import EXACT, REPRESENTATION, open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.golden import INPUTS, golden_check
 from deco_runtime.process import Report
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
 OTHERS = ("openvino", "ort-training")
-GRAPHS = (*INPUTS, REPRESENTATION)
+GRAPHS = tuple(INPUTS)
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +45,15 @@ def copy(tmp_path: Path, bundle_path: Path) -> Path:
 
 def with_golden(path: Path, **values: Any) -> Path:
     """Put other golden values into the bundle, with the hash to match; None takes one out."""
-    with np.load(path / "golden.npz") as archive:
-        golden = {**{name: archive[name] for name in archive.files}, **values}
-    np.savez(path / "golden.npz", **{name: value for name, value in golden.items() if value is not None})
+    return with_arrays(path, "golden.npz", **values)
+
+
+def with_arrays(path: Path, name: str, **values: Any) -> Path:
+    with np.load(path / name) as archive:
+        arrays = {**archive, **values}
+    np.savez(path / name, **{key: value for key, value in arrays.items() if value is not None})
     manifest = json.loads((path / "manifest.json").read_text("utf-8"))
-    manifest["files"]["golden.npz"] = hashlib.sha256((path / "golden.npz").read_bytes()).hexdigest()
+    manifest["files"][name] = hashlib.sha256((path / name).read_bytes()).hexdigest()
     (path / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     return path
 
@@ -68,7 +72,7 @@ def levels(found: list[Finding]) -> dict[str, str]:
 
 def test_graphs_that_disagree_are_named(copy: Path) -> None:
     """One output of several is enough, and a graph beside them is not blamed."""
-    changed = {"features": "predict", "loss": "weight_gradient", "input_gradient_tangent": "input_gradient_tangent"}
+    changed = {"features": "predict", "loss": "weight_gradient", EXACT: EXACT, "votes": REPRESENTATION}
     with_golden(copy, **{value: golden(copy, value) * np.float32(1.1) for value in changed})
     found = list(graphs.findings(copy, OTHERS))
     assert levels(found) == {"bundle": "OK", **dict.fromkeys(GRAPHS, "OK"), **dict.fromkeys(changed.values(), "FAIL")}
@@ -77,12 +81,14 @@ def test_graphs_that_disagree_are_named(copy: Path) -> None:
 
 
 def test_a_bundle_of_an_earlier_version(copy: Path) -> None:
-    """Without the exact graph and its values, as v0.1 exported it; and with the graph but not the values."""
-    with_golden(copy, v=None, input_gradient_tangent=None)
-    assert golden_check(open_bundle(copy), open_engine(open_bundle(copy), "portable")) is None
+    """Without the later graphs and their values, as v0.1 exported it; and with the graphs but not the values."""
+    with_golden(copy, v=None, input_gradient_tangent=None, representation=None, votes=None)
+    for method in ("condensation", "regression", None):
+        assert golden_check(open_bundle(copy), open_engine(open_bundle(copy), "portable"), method) is None
     found = list(graphs.findings(copy, OTHERS))
-    assert levels(found) == {"bundle": "OK", **dict.fromkeys(GRAPHS, "OK"), "input_gradient_tangent": "WARN"}
-    assert "no golden values for it; export it again" in found[-2].sentence
+    expected = {**dict.fromkeys(GRAPHS[:-2], "OK"), **dict.fromkeys(GRAPHS[-2:], "WARN")}
+    assert levels(found) == {"bundle": "OK", **expected}
+    assert all("no golden values for it; export it again" in f.sentence for f in found[-2:])
     manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
     for graph in GRAPHS[-2:]:
         del manifest["files"][f"graphs/{graph}.onnx"]
@@ -127,7 +133,6 @@ class InferenceSession:
         with np.load(bundle / "golden.npz") as golden:
             self.golden = {name: golden[name] for name in golden.files}
     def run(self, outputs, inputs):
-        self.golden["representation"] = self.golden["features"]
         values = [self.golden[self.graph if name == "gradient" else name].copy() for name in outputs]
         exec(json.loads(os.environ["DEEDS"]).get(self.graph, ""))
         return values
@@ -177,14 +182,6 @@ def test_a_graph_that_never_ends(bundle_path: Path, monkeypatch: pytest.MonkeyPa
     assert "it does not come back within 3 s; install another release of onnxruntime" in last.sentence
 
 
-@pytest.mark.parametrize(("finite", "level"), [(True, "OK"), (False, "FAIL")])
-def test_a_graph_without_values_to_compare_with(finite: bool, level: str) -> None:
-    told = {"graph": REPRESENTATION, "finite": finite, "images": 2, "first_seconds": 0.1, "again_seconds": 1.25}
-    found = graphs._graph("portable", told, "FAIL")
-    assert found.level == level
-    assert not finite or found.sentence == "runs, but no golden values say whether it is right; 2 images in 1250 ms"
-
-
 def test_an_engine_that_nobody_has_to_take_only_warns() -> None:
     told = {"graph": "predict", "agrees": False, "error": 0.5, "l2": 0.4, "tolerance": 1e-3, "images": 2}
     told |= {"first_seconds": 0.1, "again_seconds": 0.1}
@@ -197,7 +194,7 @@ def test_an_engine_that_nobody_has_to_take_only_warns() -> None:
 
 
 class Bent:
-    """An engine that moves one value of the weight gradient, by a share of the largest."""
+    """An engine that moves one value of the weight gradient, and one of φ, by a share of the largest."""
 
     precision = "fp32"
 
@@ -209,27 +206,64 @@ class Bent:
 
     def weight_gradient(self, theta: Any, x: Any, t: Any) -> Any:
         loss, gradient = self._engine.weight_gradient(theta, x, t)
-        gradient[np.argmin(abs(gradient))] += self._share * abs(gradient).max()
-        return loss, gradient
+        return loss, self._bent(gradient)
+
+    def represent(self, x: Any) -> Any:
+        phi, votes = self._engine.represent(x)
+        return self._bent(phi), votes
+
+    def _bent(self, values: Any) -> Any:
+        values.flat[np.argmin(abs(values))] += self._share * abs(values).max()
+        return values
 
 
 def test_a_gradient_may_cross_a_kink(bundle_path: Path) -> None:
     bundle = open_bundle(bundle_path)
     for share, right in ((0.0, True), (0.01, True), (1.0, False), (float("nan"), False)):
         engine: Any = Bent(bundle, share)
-        complaint = golden_check(bundle, engine)
+        complaint = golden_check(bundle, engine, "condensation")
         assert (complaint is None) is right, (share, complaint)
-        assert golden_check(bundle, engine, learn=False) is None
+        assert golden_check(bundle, engine, None) is None
     assert complaint is not None
     assert complaint.startswith(f"expected the graph weight_gradient of {bundle_path} to give its golden values")
     assert "with --engine bent it" in complaint
+
+
+def test_a_representation_may_not(bundle_path: Path) -> None:
+    bundle = open_bundle(bundle_path)
+    for share, right in ((0.0, True), (0.01, False), (float("nan"), False)):
+        engine: Any = Bent(bundle, share)
+        complaint = golden_check(bundle, engine, "regression")
+        assert (complaint is None) is right, (share, complaint)
+    assert complaint is not None
+    assert complaint.startswith(f"expected the graph representation of {bundle_path} to give its golden values")
+
+
+@pytest.mark.parametrize("of", ["representation", "votes"])
+def test_a_graph_of_deco_plus_that_is_wrong_is_met_by_deco_plus(of: str, copy: Path) -> None:
+    bundle = open_bundle(with_golden(copy, **{of: golden(copy, of) * np.float32(1.01)}))
+    engine = open_engine(bundle, "portable")
+    assert golden_check(bundle, engine, "condensation") is None
+    complaint = golden_check(bundle, engine, "regression")
+    assert complaint is not None
+    assert "the graph representation of" in complaint
+    assert "is off by 9.9e-03 of the largest" in complaint
+
+
+def test_statistics_of_another_representation_are_met(copy: Path) -> None:
+    """Of one value fewer: the graph would run, and its φ fit nothing."""
+    was = open_bundle(copy).regression().statistics
+    size = len(was.b) - 1
+    bundle = open_bundle(with_arrays(copy, "regression.npz", b=was.b[:-1], a=was.a[: size * (size + 1) // 2]))
+    with pytest.raises(BundleError, match=r"golden.npz to hold representation of float32 and shape .* export the"):
+        golden_check(bundle, open_engine(bundle, "portable"), "regression")
 
 
 def test_predictions_may_not(copy: Path) -> None:
     logits = golden(copy, "logits")
     logits.flat[np.argmin(abs(logits))] += 2e-3 * abs(logits).max()
     bundle = open_bundle(with_golden(copy, logits=logits))
-    complaint = golden_check(bundle, open_engine(bundle, "portable"), learn=False)
+    complaint = golden_check(bundle, open_engine(bundle, "portable"), None)
     assert complaint is not None
     assert "the graph predict of" in complaint
 
@@ -241,7 +275,7 @@ def test_an_engine_that_raises_is_a_sentence(bundle_path: Path) -> None:
 
     bundle = open_bundle(bundle_path)
     engine: Any = Broken(bundle, 0)
-    complaint = golden_check(bundle, engine)
+    complaint = golden_check(bundle, engine, "condensation")
     assert complaint is not None
     assert "it fails with: no kernel; see deco-doctor --bundle" in complaint
     assert "\n" not in complaint
@@ -252,15 +286,24 @@ def test_malformed_golden_values(x: Any, copy: Path) -> None:
     bundle = open_bundle(with_golden(copy, x=x))
     engine = open_engine(bundle, "portable")
     with pytest.raises(BundleError, match=r"to hold x of float32 and shape .* export the bundle again"):
-        golden_check(bundle, engine)
+        golden_check(bundle, engine, "condensation")
     (copy / "golden.npz").write_bytes(b"no archive")
     with pytest.raises(BundleError, match="to hold a numpy archive"):
-        golden_check(bundle, engine)
+        golden_check(bundle, engine, "condensation")
 
 
-@pytest.mark.parametrize(("arguments", "code"), [([], 4), (["--no-learn"], 0)])
-def test_deco_run_refuses_a_graph_that_is_wrong_here(arguments: list[str], code: int, copy: Path) -> None:
-    with_golden(copy, weight_gradient=golden(copy, "weight_gradient") * np.float32(1.1))
+@pytest.mark.parametrize(
+    ("graph", "arguments", "code"),
+    [
+        ("weight_gradient", [], 4),
+        ("weight_gradient", ["--no-learn"], 0),
+        ("representation", ["--recipe", "deco+"], 4),
+        ("representation", ["--recipe", "deco+", "--no-learn"], 0),
+    ],
+)
+def test_deco_run_refuses_a_graph_that_is_wrong_here(graph: str, arguments: list[str], code: int, copy: Path) -> None:
+    """One that it learns with: plain predictions need none of them."""
+    with_golden(copy, **{graph: golden(copy, graph) * np.float32(1.1)})
     program = "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"
     done = subprocess.run(
         [
@@ -283,7 +326,7 @@ def test_deco_run_refuses_a_graph_that_is_wrong_here(arguments: list[str], code:
     )
     assert done.returncode == code, done.stderr
     if code:
-        assert done.stderr.startswith(f"error: expected the graph weight_gradient of {copy} to give its golden values")
+        assert done.stderr.startswith(f"error: expected the graph {graph} of {copy} to give its golden values")
         assert done.stderr.count("\n") == 1
         assert done.stdout == ""
 

@@ -11,15 +11,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import metadata, util
 from pathlib import Path
+from typing import Any
 
 import deco_runtime
 import numpy as np
 import pytest
 from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.engine import EXACT, PRECISIONS, Engine, check_recipe, engines, open_engine, runtime_packages, threads
+from deco_runtime.engine import (
+    EXACT,
+    PRECISIONS,
+    REPRESENTATION,
+    Engine,
+    check_recipe,
+    engines,
+    open_engine,
+    runtime_packages,
+    threads,
+)
 from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError
 from deco_runtime.initialise import draw_model
-from deco_runtime.recipe import Recipe
+from deco_runtime.recipe import Recipe, named
 from deco_runtime.types import Floats
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
@@ -48,6 +59,7 @@ def outputs(
 ) -> dict[str, Floats]:
     logits, features = engine.predict(theta, x)
     loss, weight_gradient = engine.weight_gradient(theta, x, t)
+    representation, votes = engine.represent(x)
     return {
         "logits": logits,
         "features": features,
@@ -56,7 +68,8 @@ def outputs(
         "input_gradient": engine.input_gradient(theta, x, t),
         "feature_gradient": engine.feature_gradient(theta, x, u),
         EXACT: engine.input_gradient_tangent(theta, x, t, direction(theta) if v is None else v),
-        "representation": engine.represent(x),
+        REPRESENTATION: representation,
+        "votes": votes,
     }
 
 
@@ -124,7 +137,7 @@ def test_threads_are_the_cpus_it_may_use() -> None:
 def test_golden_values(engine: Engine, bundle: Bundle) -> None:
     golden = bundle.golden()
     found = outputs(engine, bundle.weights(), *(golden.pop(name) for name in ("x", "t", "u", "v")))
-    assert found.keys() == {*golden, "representation"}
+    assert found.keys() == golden.keys()
     for name, expected in golden.items():
         assert difference(found[name], expected) <= 1e-4, name
 
@@ -136,7 +149,7 @@ def test_a_batch_is_its_images_one_by_one(engine: Engine, bundle: Bundle, n: int
     singles = [outputs(engine, theta, **{k: v[i : i + 1] for k, v in given.items()}) for i in range(n)]
     for name in ("loss", "weight_gradient"):
         assert difference(together[name], sum(s[name].astype(np.float64) for s in singles)) <= 1e-5, name  # type: ignore[arg-type]
-    for name in ("logits", "features", "input_gradient", "feature_gradient", EXACT, "representation"):
+    for name in ("logits", "features", "input_gradient", "feature_gradient", EXACT, REPRESENTATION, "votes"):
         assert len(together[name]) == n
         assert difference(together[name], np.concatenate([s[name] for s in singles])) <= 1e-5, name
 
@@ -154,7 +167,8 @@ def test_arrays_are_float32_of_the_right_shapes(engine: Engine, bundle: Bundle) 
         "input_gradient": (3, *bundle.image_shape),
         "feature_gradient": (3, *bundle.image_shape),
         EXACT: (3, *bundle.image_shape),
-        "representation": (3, len(bundle.statistics().b) - 1),
+        REPRESENTATION: (3, len(bundle.regression().statistics.b) - 1),
+        "votes": (3, 10),
     }
     assert all(value.dtype == np.float32 for name, value in found.items() if name != "loss")
     for name, value in before.items():
@@ -217,6 +231,29 @@ def test_an_older_bundle_lacks_the_graph_of_the_exact_gradient(bundle: Bundle) -
         check_recipe(older, engine, Recipe(gradient="exact"))
 
 
+@pytest.mark.parametrize("lacks", ["graphs/representation.onnx", "regression.npz"])
+def test_a_bundle_made_before_deco_plus(lacks: str, bundle: Bundle) -> None:
+    engine = open_engine(bundle)
+    check_recipe(bundle, engine, named("deco+"))
+    older = replace(bundle, files={name: digest for name, digest in bundle.files.items() if name != lacks})
+    check_recipe(older, engine, named("paper"))
+    with pytest.raises(BundleError) as caught:
+        check_recipe(older, engine, named("deco+"))
+    assert str(caught.value) == (
+        f"expected a bundle with the graph representation and regression.npz for --recipe deco+, but {bundle.path} was "
+        "exported without; export it again with this version, or use --recipe paper"
+    )
+
+
+def test_deco_plus_computes_no_gradients_that_could_be_less_precise(bundle: Bundle) -> None:
+    class Reduced:
+        precision = "bf16"
+
+    reduced: Any = Reduced()
+    with pytest.raises(UsageError, match=r"expected --precision fp32 with --recipe deco\+, which .* found bf16; leave"):
+        check_recipe(bundle, reduced, named("deco+"))
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_reduced_precision(precision: str, bundle: Bundle) -> None:
     """Gradients are near those of fp32 and predictions are the same; the finite difference is refused."""
@@ -227,7 +264,7 @@ def test_reduced_precision(precision: str, bundle: Bundle) -> None:
     assert (reduced.name, reduced.precision) == (name, precision)
     theta, values = bundle.weights(), inputs(bundle, 9)
     expected, found = outputs(exact, theta, **values), outputs(reduced, theta, **values)
-    for key in ("logits", "features", "representation"):
+    for key in ("logits", "features", REPRESENTATION, "votes"):
         np.testing.assert_array_equal(found[key], expected[key])
     for key in ("weight_gradient", "input_gradient", "feature_gradient", EXACT):
         off = np.linalg.norm(found[key] - expected[key]) / np.linalg.norm(expected[key])

@@ -18,14 +18,14 @@ def noisy(scene: np.ndarray, deviation: float, seed: int) -> np.ndarray:
 
 
 @given(seed=st.integers(0, 10_000), deviation=st.floats(0.3, 12), brightness=st.floats(0.25, 1.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_still_scene_before_a_living_sensor_is_not_frozen(seed: int, deviation: float, brightness: float) -> None:
     a, b = (noisy(SCENE * brightness, deviation, 2 * seed + i) for i in range(2))
     assert fault_of(b, a) is None
 
 
 @given(row=st.integers(0, 119), column=st.integers(0, 159), channel=st.integers(0, 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_one_value_in_one_pixel_is_a_new_picture(row: int, column: int, channel: int) -> None:
     a = SCENE.astype(np.uint8)
     b = a.copy()

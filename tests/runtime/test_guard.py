@@ -14,6 +14,7 @@ from deco_runtime.guard import (
     Guard,
     Kept,
     Labelled,
+    Rehearse,
     compared,
     costs,
     doubt_per_error,
@@ -41,6 +42,14 @@ def answers_as(answers: Ints, classes: int) -> Floats:
     return logits
 
 
+def rehearsing(engine: LinearEngine) -> Rehearse:
+    """What this engine makes of a buffer's images, and what they stand for."""
+    return lambda theta, buffer, check: (
+        engine.predict(theta, buffer.x_syn)[0],
+        buffer.y_syn,
+    )
+
+
 class Scripted:
     """Guard images whose answers under θ are looked up by θ's first weight; the buffer is always right."""
 
@@ -66,7 +75,8 @@ class Scripted:
         y = np.arange(self.classes)
         buffer = CondensedBuffer.start(np.zeros((self.classes, *SHAPE), np.float32), y)
         names = tuple(f"class {c}" for c in y)
-        return Guard(LinearEngine(self.classes), frozen, buffer, Labelled(self.logits, self.labels, names))
+        labelled = Labelled(self.logits, self.labels, names)
+        return Guard(rehearsing(LinearEngine(self.classes)), frozen, buffer, labelled)
 
 
 def scripted(classes: int = 10, each: int = 50) -> Scripted:
@@ -151,7 +161,7 @@ def test_an_update_is_published_or_rejected_for_its_answers() -> None:
     it = scripted()
     frozen = it.theta(with_wrong(it.labels, np.arange(0, 500, 3), 10))
     guard = it.guard(frozen)
-    buffer = guard.kept.buffer
+    buffer = guard.kept.memory
     better = it.theta(with_wrong(it.labels, np.arange(0, 500, 4), 10))
     verdict = guard.judge(better, frozen, buffer)
     assert verdict.accepted
@@ -173,8 +183,8 @@ def test_a_hundred_small_losses_do_not_add_up() -> None:
     guard, accepted, published = it.guard(frozen), frozen, 200
     for step in range(1, 101):
         theta = it.theta(with_wrong(it.labels, np.arange(200 + 2 * step), 10))
-        verdict = guard.judge(theta, accepted, guard.kept.buffer)
-        guard.settle(verdict, guard.kept.buffer, 10)
+        verdict = guard.judge(theta, accepted, guard.kept.memory)
+        guard.settle(verdict, guard.kept.memory, 10)
         if verdict.accepted:
             accepted, published = theta, 200 + 2 * step
     assert published <= 205  # one point of 500
@@ -186,8 +196,8 @@ def test_nor_does_what_was_gained_get_lost_again_little_by_little() -> None:
     guard, accepted, published = it.guard(frozen), frozen, 200
     for wrong in (150, 100, *range(101, 200)):
         theta = it.theta(with_wrong(it.labels, np.arange(wrong), 10))
-        verdict = guard.judge(theta, accepted, guard.kept.buffer)
-        guard.settle(verdict, guard.kept.buffer, 10)
+        verdict = guard.judge(theta, accepted, guard.kept.memory)
+        guard.settle(verdict, guard.kept.memory, 10)
         if verdict.accepted:
             accepted, published = theta, wrong
     assert 100 <= published <= 105
@@ -199,7 +209,7 @@ def test_a_class_that_is_lost_is_seen_behind_gains_elsewhere() -> None:
     frozen = it.theta(with_wrong(it.labels, np.arange(250, 350), 10))
     forgets = it.theta(with_wrong(it.labels, np.arange(30), 10))  # class 0 mostly wrong, all else right
     guard = it.guard(frozen)
-    verdict = guard.judge(forgets, frozen, guard.kept.buffer)
+    verdict = guard.judge(forgets, frozen, guard.kept.memory)
     assert verdict.scores["gained"] > verdict.scores["lost"]
     assert verdict.reason == "loses 30 and gains 0 of 50 guard images of 'class 0'"
     assert verdict.scores["worst_class"] == "class 0"
@@ -211,8 +221,8 @@ def test_confidence_that_explodes_is_seen() -> None:
     wrong = with_wrong(it.labels, np.arange(200), 10)
     frozen = it.theta(wrong)
     guard = it.guard(frozen)
-    assert guard.judge(it.theta(wrong, scale=1.1), frozen, guard.kept.buffer).accepted
-    verdict = guard.judge(it.theta(wrong, scale=10.0), frozen, guard.kept.buffer)
+    assert guard.judge(it.theta(wrong, scale=1.1), frozen, guard.kept.memory).accepted
+    verdict = guard.judge(it.theta(wrong, scale=10.0), frozen, guard.kept.memory)
     assert verdict.reason is not None
     assert verdict.reason.startswith("doubts 0% as much per mistake")
 
@@ -221,12 +231,13 @@ def unlabelled(classes: int = 4) -> tuple[Guard, Floats]:
     """A guard that only has the buffer, whose image of class c is a one at pixel c; θ answers all of it right."""
     x = np.eye(classes, WIDE, dtype=np.float32).reshape(classes, *SHAPE)
     theta = np.eye(classes, WIDE, dtype=np.float32).reshape(-1)
-    return Guard(LinearEngine(classes), theta, CondensedBuffer.start(x, np.arange(classes)), None), theta
+    buffer = CondensedBuffer.start(x, np.arange(classes))
+    return Guard(rehearsing(LinearEngine(classes)), theta, buffer, None), theta
 
 
 def test_without_guard_images_collapse_and_what_is_not_finite_are_met() -> None:
     guard, theta = unlabelled()
-    buffer = guard.kept.buffer
+    buffer = guard.kept.memory
     assert guard.judge(theta * 2, theta, buffer).accepted
     one = np.zeros_like(theta)
     one[:WIDE] = 1  # answers class 0, whatever it sees
@@ -245,7 +256,7 @@ def test_without_guard_images_collapse_and_what_is_not_finite_are_met() -> None:
 def test_only_a_drop_on_the_buffer_counts() -> None:
     """Condensed images may be taken for something else from the start."""
     guard, theta = unlabelled(10)
-    x = np.repeat(guard.kept.buffer.x_syn, 10, axis=0)
+    x = np.repeat(guard.kept.memory.x_syn, 10, axis=0)
     y = np.repeat(np.arange(10), 10)
     y[::10] = (y[::10] + 1) % 10  # ten that no model of these takes for what they stand for
     buffer = CondensedBuffer.start(x, y)
@@ -260,7 +271,7 @@ def test_after_three_rejections_learning_pauses_ever_longer() -> None:
     it = scripted()
     good, bad = it.theta(it.labels), it.theta(with_wrong(it.labels, np.arange(250), 10))
     guard = it.guard(good)
-    first, other = guard.kept.buffer, CondensedBuffer.start(np.ones((10, *SHAPE), np.float32), np.arange(10))
+    first, other = guard.kept.memory, CondensedBuffer.start(np.ones((10, *SHAPE), np.float32), np.arange(10))
     assert guard.settle(guard.judge(good, good, other), other, 5) is other
     pauses = []
     for _ in range(PATIENCE + DOUBLINGS + 3):
@@ -276,7 +287,7 @@ def test_after_three_rejections_learning_pauses_ever_longer() -> None:
     assert not guard.pass_over()
     guard.settle(guard.judge(good, good, first), first, 5)
     assert (guard.kept.rejections, guard.kept.pause) == (0, 0)
-    assert guard.kept.buffer is first
+    assert guard.kept.memory is first
 
 
 def learner(recipe: Recipe, classes: int = 3, ipc: int = 2, wide: int = WIDE) -> Learner:
@@ -297,7 +308,7 @@ def learner(recipe: Recipe, classes: int = 3, ipc: int = 2, wide: int = WIDE) ->
         engine, (Parameter("weight", (classes, wide), 0, "normal", 0.0, 0.3),), theta, buffer, classes, recipe, rng
     )
     guarded = Labelled(lambda at, check: engine.predict(at, x)[0], y, tuple(map(str, range(classes))))
-    it.guard = Guard(engine, theta, buffer, guarded)
+    it.guard = Guard(it.rehearse, theta, buffer, guarded)
     return it
 
 
@@ -400,7 +411,6 @@ def test_two_to_a_thousand_classes(classes: int, ipc: int) -> None:
     """The whole round works, and asks the engine about a number of images that grows with the classes, not squared."""
     it = learner(Recipe(iterations=2, retrain_interval=1, retrain_epochs=2, retrain_rate=1e-6), classes, ipc)
     it.engine = engine = Counting(classes)
-    it.guard._engine = engine
     before = it.buffer.x_syn.copy()
     last = classes - 1
     report = it.learn(frames([last] * 5 + [0] * 2))

@@ -480,7 +480,7 @@ def test_a_frozen_stream_is_said_and_so_is_its_end(monkeypatch: pytest.MonkeyPat
     assert said == ["frozen", "cleared"]
     assert faults[-1] == "frozen"
     assert faults.count(None) <= 12
-    assert source.figures()["frozen"] == faults.count("frozen") > 5
+    assert source.figures()["frozen_frames"] == faults.count("frozen") > 5
 
 
 def test_grey_and_transparent_pictures_become_bgr() -> None:

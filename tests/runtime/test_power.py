@@ -17,13 +17,15 @@ from pathlib import Path
 import deco_runtime
 import numpy as np
 import pytest
+from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.errors import StateError
 from deco_runtime.events import EventLog
-from deco_runtime.learner import Learner
-from deco_runtime.recipe import Recipe
+from deco_runtime.prepare import new_learner
+from deco_runtime.recipe import named
 from deco_runtime.saving import DAY_S, LONG_ENOUGH_S, Saver, per_day
-from deco_runtime.state import CURRENT, PREVIOUS, LearnedState, load, save
+from deco_runtime.state import CURRENT, PREVIOUS, LearnedState, save
+from deco_runtime.state import load as load_like
 from deco_runtime.view import View
 from fake_engine import LinearEngine
 
@@ -42,8 +44,9 @@ def bundle(bundle_path: Path) -> Bundle:
 def command(bundle: Path, state: Path, *more: str) -> list[str]:
     # No torch: the training build of onnxruntime, where it finds it, takes seconds to import it.
     program = "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"
-    usual = ["--bundle", str(bundle), "--engine", "portable", "--state", str(state), *QUICK]
-    return [sys.executable, "-c", program, *usual, *more]
+    usual = ["--bundle", str(bundle), "--engine", "portable", "--state", str(state)]
+    recipe = [] if "--recipe" in more else QUICK
+    return [sys.executable, "-c", program, *usual, *recipe, *more]
 
 
 def run(*arguments: str, limit: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
@@ -63,17 +66,20 @@ def events(path: Path, kind: str) -> list[dict]:
     return [event for event in map(json.loads, path.read_text().splitlines()) if event["event"] == kind]
 
 
-def make_learner(bundle: Bundle, segments: int) -> Learner:
-    """θ is all `segments`."""
-    theta = np.full(bundle.weight_count, segments, np.float32)
-    rng = np.random.default_rng(segments)
-    learner = Learner(LinearEngine(10), bundle.parameters, theta, bundle.buffer(), 10, Recipe(), rng)
+def load(place: Path, bundle: Bundle, recipe: str = "paper") -> tuple[LearnedState | None, str | None]:
+    return load_like(place, bundle, make_learner(bundle, 0, recipe))
+
+
+def make_learner(bundle: Bundle, segments: int, recipe: str = "paper") -> BaseLearner:
+    """The model is all `segments`."""
+    learner = new_learner(bundle, LinearEngine(10), named(recipe), seed=segments)
+    learner.model = np.full_like(learner.model, segments)
     learner.segments = segments
     return learner
 
 
-def state(bundle: Bundle, segments: int) -> LearnedState:
-    return LearnedState.of(make_learner(bundle, segments), bundle, "stream", 16 * segments)
+def state(bundle: Bundle, segments: int, recipe: str = "paper") -> LearnedState:
+    return LearnedState.of(make_learner(bundle, segments, recipe), bundle, "stream", 16 * segments)
 
 
 FILES: dict[str, Callable[[bytes], bytes | None]] = {
@@ -86,14 +92,15 @@ FILES: dict[str, Callable[[bytes], bytes | None]] = {
 }
 
 
-def test_every_way_in_which_a_power_cut_can_leave_the_files(tmp_path: Path, bundle: Bundle) -> None:
+@pytest.mark.parametrize("recipe", ["paper", "deco+"])
+def test_every_way_in_which_a_power_cut_can_leave_the_files(recipe: str, tmp_path: Path, bundle: Bundle) -> None:
     """The newest good state loads and what was passed over is said; then saving works, and keeps the good one before.
 
     A temporary file is never taken, not even a whole one: its save was not reported as done.
     """
     contents = []
     for segments in (1, 2, 3):
-        save(tmp_path / "made", state(bundle, segments))
+        save(tmp_path / "made", state(bundle, segments, recipe))
         contents.append((tmp_path / "made" / CURRENT).read_bytes())
     place = tmp_path / "state"
     for kinds in itertools.product(FILES, repeat=3):
@@ -105,22 +112,22 @@ def test_every_way_in_which_a_power_cut_can_leave_the_files(tmp_path: Path, bund
         expected = 2 if current == "good" else 1 if previous == "good" else None
         if expected is None and (previous, current) != ("absent", "absent"):
             with pytest.raises(StateError, match=r"is damaged .*; move the directory away to start anew"):
-                load(place, bundle)
+                load(place, bundle, recipe)
         else:
-            assert segments_of(place, bundle) == (expected, expected == 1 and current != "absent")
-            save(place, state(bundle, 9))
+            assert segments_of(place, bundle, recipe) == (expected, expected == 1 and current != "absent")
+            save(place, state(bundle, 9, recipe))
             assert TEMPORARY not in os.listdir(place)
-            assert segments_of(place, bundle) == (9, False)
+            assert segments_of(place, bundle, recipe) == (9, False)
             (place / CURRENT).unlink()
             if expected:
-                assert segments_of(place, bundle) == (expected, False)
+                assert segments_of(place, bundle, recipe) == (expected, False)
         shutil.rmtree(place)
 
 
-def segments_of(place: Path, bundle: Bundle) -> tuple[int | None, bool]:
+def segments_of(place: Path, bundle: Bundle, recipe: str = "paper") -> tuple[int | None, bool]:
     """Segments of the state that loads, None without any, and whether something was said about it."""
-    loaded, note = load(place, bundle)
-    assert loaded is None or loaded.theta[0] == loaded.counts["segments"]
+    loaded, note = load(place, bundle, recipe)
+    assert loaded is None or loaded.model[0] == loaded.counts["segments"]
     return loaded.counts["segments"] if loaded else None, note is not None
 
 
@@ -266,6 +273,26 @@ def test_a_disk_that_is_mended_has_everything(
     assert [line.partition(":")[0] for line in said.splitlines()] == ["warning", "note"]
     size = (tmp_path / "state" / CURRENT).stat().st_size
     assert saver.written == events(log, "save")[-1]["written"] == 2 * size
+
+
+def test_state_of_the_other_recipe_is_left_alone(bundle_path: Path, tmp_path: Path) -> None:
+    """Refused in one sentence, after which the recipe that it was learned with goes on from it."""
+    place = tmp_path / "state"
+    few = [*video(bundle_path), "--max-segments", "2"]
+    plus = ["--recipe", "deco+", "--set", "segment=16"]
+    assert run(*command(bundle_path, place, *few, *plus)).returncode == 0
+    before = (place / CURRENT).read_bytes()
+    done = run(*command(bundle_path, place, *few))  # the bundle's own recipe is the paper's
+    assert (done.returncode, done.stdout) == (7, "")
+    assert done.stderr.splitlines()[-1] == (
+        f"error: expected learned state of --recipe paper, but {place / CURRENT} was learned with 'deco+'; "
+        "give that recipe, or another --state"
+    )
+    assert (place / CURRENT).read_bytes() == before
+    done = run(*command(bundle_path, place, *few, *plus))
+    assert done.returncode == 0, done.stderr
+    assert "2 segments, 2 updates" in done.stderr
+    assert json.loads(done.stdout)["segments"] == 2
 
 
 def test_a_second_run_is_refused_until_the_first_is_gone_however_it_went(bundle_path: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def header(shape: str, descr: str = "<f4") -> str:
 
 
 @given(a=numbers, b=numbers, fortran=st.booleans(), compress=st.booleans())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_what_numpy_writes_is_read_bit_for_bit(a: Any, b: Any, fortran: bool, compress: bool) -> None:
     a = np.asfortranarray(a) if fortran and a.ndim else a
     found = read_npz(io.BytesIO(packed(compress, a=a, b=b)))
@@ -99,7 +99,7 @@ good_archive = packed(x=np.arange(12, dtype=np.float32).reshape(3, 4), y=np.aran
     length=st.integers(0, 8),
     end=st.integers(0, len(good_archive)) | st.just(len(good_archive)),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_damage_of_an_archive_is_a_value_error(where: int, junk: bytes, length: int, end: int) -> None:
     data = (good_archive[:where] + junk + good_archive[where + length :])[:end]
     with warnings.catch_warnings():
@@ -196,9 +196,12 @@ from pathlib import Path
 import numpy as np
 from deco_runtime.bundle import open_bundle
 from deco_runtime.errors import DecoError
+from deco_runtime.prepare import new_learner
 from deco_runtime.reading import read_npy, read_npz
+from deco_runtime.recipe import RECIPES
 from deco_runtime.state import load
 folder, bundle = Path(sys.argv[1]), open_bundle(Path(sys.argv[2]))
+fresh = {name: new_learner(bundle, None, recipe, seed=0) for name, recipe in RECIPES.items()}
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (96 << 20),) * 2)
 try:
@@ -210,7 +213,8 @@ calls = {
     "npy": lambda path: read_npy(path.open("rb"), path.stat().st_size),
     "npz": lambda path: read_npz(path.open("rb")),
     "deco": open_bundle,
-    "state": lambda path: load(path, bundle),
+    "state": lambda path: load(path, bundle, fresh["paper"]),
+    "plus": lambda path: load(path, bundle, fresh["deco+"]),
 }
 for path in sorted(folder.iterdir()):
     try:
@@ -239,12 +243,14 @@ def test_no_size_in_a_file_is_allocated_before_it_is_checked(tmp_path: Path, bun
     entry = declared.index(b"PK\x01\x02")
     declared[entry + 24 : entry + 28] = (4 * (1 << 28) + 128).to_bytes(4, "little")
     (places / "declared.npz").write_bytes(bytes(declared))
-    for name in ("huge.state", "full.state"):
-        (places / name).mkdir()
-    with (places / "huge.state" / "learned.deco").open("wb") as sparse:
-        sparse.truncate(1 << 40)
-    payload = archive(("theta.npy", many), ("meta.npy", many)).getvalue()
-    (places / "full.state" / "learned.deco").write_bytes(hashlib.sha256(payload).digest() + payload)
+    payload = archive(("model.npy", many), ("meta.npy", many)).getvalue()
+    for ending in ("state", "plus"):
+        huge, full = (places / f"{name}.{ending}" / "learned.deco" for name in ("huge", "full"))
+        for file in (huge, full):
+            file.parent.mkdir()
+        with huge.open("wb") as sparse:
+            sparse.truncate(1 << 40)
+        full.write_bytes(hashlib.sha256(payload).digest() + payload)
     done = subprocess.run(
         [sys.executable, "-c", BOMBS, places, bundle_path],
         env={**os.environ, "PYTHONPATH": str(Path(deco_runtime.__file__).parents[1]), "OPENBLAS_NUM_THREADS": "1"},

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from deco_runtime.errors import UsageError
-from deco_runtime.recipe import CHOICES, LARGEST, MOST, RECIPES, Recipe, named, override
+from deco_runtime.recipe import CHOICES, LARGEST, MOST, RECIPES, SHARED, Recipe, named, override, settable
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,8 +108,9 @@ def test_round_trip_through_json(recipe: Recipe) -> None:
 
 @given(recipes)
 def test_round_trip_through_set(recipe: Recipe) -> None:
-    settings = [f"{name}={value}" for name, value in recipe.to_json().items() if name != "name"]
-    assert override(Recipe(name=recipe.name), settings) == recipe
+    names = settable(recipe)
+    usual = replace(recipe, **{name: getattr(Recipe(), name) for name in names})
+    assert override(usual, [f"{name}={getattr(recipe, name)}" for name in names]) == recipe
 
 
 json_values = st.recursive(
@@ -132,6 +133,23 @@ def test_set_changes_only_what_it_names() -> None:
     changed = override(Recipe(), ["segment=64", "alpha=0", "vote=relabel"])
     assert changed == Recipe(segment=64, alpha=0.0, vote="relabel")
     assert override(Recipe(), []) == Recipe()
+
+
+def test_what_may_be_set_is_what_the_method_goes_by() -> None:
+    assert settable(named("paper")) == tuple(f.name for f in fields(Recipe) if f.name not in ("name", "method"))
+    assert settable(named("deco+")) == SHARED == ("segment", "retrain_interval")
+    assert override(named("deco+"), ["segment=64", "retrain_interval=3"]) == Recipe(
+        "deco+", "regression", segment=64, retrain_interval=3
+    )
+    for text in ("alpha=0", "method=condensation", "nonsense=1"):
+        with pytest.raises(UsageError) as caught:
+            override(named("deco+"), [text])
+        assert str(caught.value) == (
+            f"expected --set KEY=VALUE with KEY one of segment, retrain_interval, but found {text!r}; "
+            "--recipe paper has more"
+        )
+    with pytest.raises(UsageError, match=r"with KEY one of segment, vote, .*, but found 'method=regression'$"):
+        override(named("paper"), ["method=regression"])
 
 
 def test_the_last_set_holds() -> None:
@@ -174,5 +192,6 @@ def test_any_set_gives_a_recipe_or_a_usage_error(text: str) -> None:
 def test_named_recipes() -> None:
     assert all(named(name) is recipe for name, recipe in RECIPES.items())
     assert named("paper") == Recipe()
+    assert named("deco+") == Recipe(name="deco+", method="regression", retrain_interval=1)
     with pytest.raises(UsageError, match=r"expected --recipe to be one of .*paper.*, but found 'papers'"):
         named("papers")

@@ -24,6 +24,7 @@ from deco_runtime.events import EventLog
 from deco_runtime.process import Report
 from deco_runtime.resources import Limits, Resources
 from deco_runtime.view import View
+from fake_engine import fresh
 from mjpeg_server import mjpeg_server
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
@@ -93,7 +94,7 @@ def wait_for(place: Path, kind: str, **figures: Any) -> list[dict[str, Any]]:
 
 
 def learned(place: Path, bundle: Path) -> states.LearnedState:
-    found, note = states.load(place / "s", open_bundle(bundle))
+    found, note = states.load(place / "s", opened := open_bundle(bundle), fresh(opened))
     assert found is not None
     assert note is None
     return found
@@ -177,9 +178,9 @@ def test_a_run_that_was_too_hot_learns_the_same(bundle_path: Path, tmp_path: Pat
     assert summary["paused_seconds"]["temperature"] >= 1.5
     assert (summary["retrains"], summary["dropped_segments"], summary["given_up_segments"]) == (1, 0, 0)
     cool, hot = (learned(place, bundle_path) for place in places)
-    assert not np.array_equal(cool.theta, open_bundle(bundle_path).weights())
-    assert cool.theta.tobytes() == hot.theta.tobytes()
-    assert cool.buffer.x_syn.tobytes() == hot.buffer.x_syn.tobytes()
+    assert not np.array_equal(cool.model, open_bundle(bundle_path).weights())
+    assert cool.model.tobytes() == hot.model.tobytes()
+    assert cool.memory.x_syn.tobytes() == hot.memory.x_syn.tobytes()
     assert (cool.generator, cool.counts, cool.position) == (hot.generator, hot.counts, hot.position)
 
 
@@ -232,8 +233,8 @@ def test_a_program_above_its_memory_limit_predicts_all_and_learns_nothing(bundle
     (paused,) = events(tmp_path, "resources")
     assert paused["measured"] > paused["limit"] == 30
     found, bundle = learned(tmp_path, bundle_path), open_bundle(bundle_path)
-    assert np.array_equal(found.theta, bundle.weights())
-    assert np.array_equal(found.buffer.x_syn, bundle.buffer().x_syn)
+    assert np.array_equal(found.model, bundle.weights())
+    assert np.array_equal(found.memory.x_syn, bundle.buffer().x_syn)
     assert found.position == 80  # what was passed over is not met again
     assert len(events(tmp_path, "save")) == 5
 

@@ -1,7 +1,8 @@
-"""Accuracy of given weights on test images, and where the images are looked for."""
+"""Accuracy of a model on test images, and where the images are looked for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -11,6 +12,7 @@ from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.errors import DataError
 from deco_runtime.preprocess import normalise
 from deco_runtime.scoring import Scorer, read_test_folder
+from deco_runtime.types import Floats
 
 
 @pytest.fixture
@@ -55,10 +57,14 @@ def test_nothing_readable_is_an_error(bundle: Bundle, tmp_path: Path) -> None:
 def test_accuracy_is_the_share_of_right_answers(engine, bundle: Bundle) -> None:
     pixels, labels = bundle.labelled_pixels("demo/test.npz")
     theta = bundle.weights()
-    scorer = Scorer(engine, bundle.preprocessing, pixels, labels)
+    scorer = Scorer(bundle.preprocessing, pixels, labels)
+
+    def predicts(weights: Floats) -> Callable[[Floats], Floats]:
+        return lambda x: engine.predict(weights, x)[0]
+
     answers = [int(engine.predict(theta, normalise(p, bundle.preprocessing)[None])[0].argmax()) for p in pixels[:70]]
-    few = Scorer(engine, bundle.preprocessing, pixels[:70], labels[:70])
-    assert few.accuracy(theta) == np.mean(answers == labels[:70])
+    few = Scorer(bundle.preprocessing, pixels[:70], labels[:70])
+    assert few.accuracy(predicts(theta)) == np.mean(answers == labels[:70])
     assert len(scorer) == len(labels)
-    assert scorer.accuracy(theta) > 0.5
-    assert scorer.accuracy(np.zeros_like(theta)) == np.mean(labels == 0)  # all logits equal: the first class
+    assert scorer.accuracy(predicts(theta)) > 0.5
+    assert scorer.accuracy(predicts(np.zeros_like(theta))) == np.mean(labels == 0)  # all logits equal: the first class

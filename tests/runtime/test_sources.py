@@ -202,7 +202,7 @@ def cut(count: int, stc: int) -> list[int]:
 
 
 @given(labels=st.lists(st.integers(0, 5), max_size=80), stc=st.integers(1, 12), seed=st.integers(0, 9999))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_stc_order(labels: list[int], stc: int, seed: int) -> None:
     order = stc_order(labels, stc, seed)
     assert order.dtype == np.int64

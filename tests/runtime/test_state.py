@@ -13,17 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from deco_runtime import state as states
+from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.errors import StateError
 from deco_runtime.guard import Guard, Kept
-from deco_runtime.learner import Learner
-from deco_runtime.recipe import Recipe
-from deco_runtime.state import COUNTS, CURRENT, PREVIOUS, LearnedState, hold, load, save
-from fake_engine import LinearEngine
+from deco_runtime.state import COUNTS, CURRENT, PREVIOUS, LearnedState, hold, save
+from deco_runtime.state import load as load_like
+from fake_engine import fresh
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-on_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+both_recipes = pytest.mark.parametrize("recipe", ["paper", "deco+"])
+on_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
@@ -31,31 +33,37 @@ def bundle(bundle_path: Path) -> Bundle:
     return open_bundle(bundle_path)
 
 
-def make_learner(bundle: Bundle, seed: int) -> Learner:
+def load(directory: Path, bundle: Bundle, recipe: str = "paper") -> tuple[LearnedState | None, str | None]:
+    return load_like(directory, bundle, fresh(bundle, recipe))
+
+
+def make_learner(bundle: Bundle, seed: int, recipe: str = "paper") -> BaseLearner:
+    """One whose every array, count and draw is a matter of the seed."""
     rng = np.random.default_rng(seed)
-    theta = rng.standard_normal(bundle.weight_count).astype(np.float32)
-    buffer = replace(bundle.buffer(), velocity=rng.standard_normal(bundle.buffer().x_syn.shape).astype(np.float32))
-    learner = Learner(LinearEngine(10), bundle.parameters, theta, buffer, len(bundle.classes), Recipe(), rng)
+    learner = fresh(bundle, recipe)
+
+    def other(array: np.ndarray) -> np.ndarray:
+        return rng.standard_normal(array.shape).astype(np.float32) if array.dtype == np.float32 else array
+
+    def other_memory() -> Any:
+        return replace(learner.memory, **{name: other(array) for name, array in vars(learner.memory).items()})
+
+    learner.guard = Guard(learner.rehearse, learner.model, learner.memory, None)
+    learner.model, learner.memory, learner.rng = other(learner.model), other_memory(), rng
     for number, name in enumerate(COUNTS):
         setattr(learner, name, seed + number)
-    learner.guard = Guard(LinearEngine(10), bundle.weights(), bundle.buffer(), None)
-    accepted = replace(buffer, x_syn=rng.standard_normal(buffer.x_syn.shape).astype(np.float32))
-    learner.guard.kept = Kept(accepted, rng.random(bundle.guard_images) < 0.5, rejections=seed, pause=10 * seed)
+    learner.guard.kept = Kept(other_memory(), rng.random(bundle.guard_images) < 0.5, rejections=seed, pause=10 * seed)
     return learner
 
 
-def make_state(bundle: Bundle, seed: int) -> LearnedState:
-    return LearnedState.of(make_learner(bundle, seed), bundle, f"source {seed}", 128 * seed)
+def make_state(bundle: Bundle, seed: int, recipe: str = "paper") -> LearnedState:
+    return LearnedState.of(make_learner(bundle, seed, recipe), bundle, f"source {seed}", 128 * seed)
 
 
 def parts(s: LearnedState) -> tuple[list[Any], list[Any]]:
-    buffers = [s.buffer] + ([s.guard.buffer] if s.guard else [])
-    arrays = [
-        s.theta,
-        *(a for b in buffers for a in (b.x_syn, b.y_syn, b.velocity)),
-        *([s.guard.best] if s.guard else []),
-    ]
-    rest = [s.bundle, s.generator, s.counts, s.source, s.position]
+    memories = [s.memory] + ([s.guard.memory] if s.guard else [])
+    arrays = [s.model, *(a for m in memories for a in vars(m).values()), *([s.guard.best] if s.guard else [])]
+    rest = [s.bundle, s.recipe, s.generator, s.counts, s.source, s.position]
     return arrays, [*rest, s.guard and (s.guard.rejections, s.guard.pause)]
 
 
@@ -82,23 +90,22 @@ def two(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> Path:
     return directory
 
 
-def test_round_trip_bit_for_bit(tmp_path: Path, bundle: Bundle) -> None:
-    learner = make_learner(bundle, 5)
-    learner.theta[:4] = [-0.0, 1e-45, np.float32(3.4e38), np.float32(0.1)]
+@both_recipes
+def test_round_trip_bit_for_bit(recipe: str, tmp_path: Path, bundle: Bundle) -> None:
+    learner = make_learner(bundle, 5, recipe)
+    learner.model[:4] = [-0.0, 1e-45, np.float32(3.4e38), np.float32(0.1)]
     learner.rng.random(3, np.float32)  # leaves half a draw in the generator
     state = LearnedState.of(learner, bundle, "images in /data/Äpfel\udce9", 640)
     written = save(tmp_path / "a" / "b", state)
     assert (tmp_path / "a" / "b" / CURRENT).stat().st_size == written
-    loaded, note = load(tmp_path / "a" / "b", bundle)
+    loaded, note = load(tmp_path / "a" / "b", bundle, recipe)
     assert note is None
     assert loaded is not None
     assert same(loaded, state)
 
-    other = make_learner(bundle, 9)
+    other = make_learner(bundle, 9, recipe)
     loaded.restore(other)
-    assert other.theta.tobytes() == learner.theta.tobytes()
-    assert other.guard.kept.buffer.x_syn.tobytes() == learner.guard.kept.buffer.x_syn.tobytes()
-    assert other.guard.kept.best.tolist() == learner.guard.kept.best.tolist()
+    assert same(LearnedState.of(other, bundle, state.source, state.position), state)
     assert (other.guard.kept.rejections, other.guard.kept.pause) == (5, 50)
     assert [getattr(other, name) for name in COUNTS] == [getattr(learner, name) for name in COUNTS] == [5, 6, 7, 8]
     assert other.rng.random(5, np.float32).tobytes() == learner.rng.random(5, np.float32).tobytes()
@@ -106,19 +113,20 @@ def test_round_trip_bit_for_bit(tmp_path: Path, bundle: Bundle) -> None:
     assert other.rng.standard_normal(9).tobytes() == learner.rng.standard_normal(9).tobytes()
 
 
-def test_state_without_a_guard_is_taken_up_as_such(tmp_path: Path, bundle: Bundle) -> None:
-    """What --no-guard wrote, or an earlier version: a guard keeps what it has, and one that is not there is no loss."""
-    learner = make_learner(bundle, 5)
+@both_recipes
+def test_state_without_a_guard_is_taken_up_as_such(recipe: str, tmp_path: Path, bundle: Bundle) -> None:
+    """What --no-guard wrote: a guard keeps what it has, and one that is not there is no loss."""
+    learner = make_learner(bundle, 5, recipe)
     guarded = LearnedState.of(learner, bundle, "", 0)
     learner.guard = None
     plain = LearnedState.of(learner, bundle, "", 0)
     save(tmp_path, plain)
-    loaded, _ = load(tmp_path, bundle)
+    loaded, _ = load(tmp_path, bundle, recipe)
     assert loaded is not None
     assert loaded.guard is None
     assert same(loaded, plain)
     assert not same(loaded, guarded)
-    other = make_learner(bundle, 9)
+    other = make_learner(bundle, 9, recipe)
     kept = other.guard.kept
     loaded.restore(other)
     assert other.guard.kept is kept
@@ -272,7 +280,7 @@ def test_state_of_another_much_larger_bundle(saved: Path, bundle: Bundle) -> Non
     """Must not be called damaged: that advice would throw it away."""
 
     def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
-        arrays["theta"] = np.zeros(1 << 20, np.float32)
+        arrays["model"] = np.zeros(1 << 20, np.float32)
         meta["bundle"] = "0" * 64
 
     repacked(saved / CURRENT, change)
@@ -280,10 +288,10 @@ def test_state_of_another_much_larger_bundle(saved: Path, bundle: Bundle) -> Non
         load(saved, bundle)
 
 
-@pytest.mark.parametrize("schema", [2, 99, "1", None, [1]])
+@pytest.mark.parametrize("schema", [1, 3, 99, "2", None, [2]])
 def test_state_of_another_version(saved: Path, bundle: Bundle, schema: Any) -> None:
     repacked(saved / CURRENT, lambda arrays, meta: meta.update(schema=schema))
-    with pytest.raises(StateError, match=r"expected learned state of schema 1, but .* is of schema"):
+    with pytest.raises(StateError, match=r"expected learned state of schema 2, but .* is of schema"):
         load(saved, bundle)
 
 
@@ -328,6 +336,7 @@ WRONG_INSIDE = {
     "no bundle": drop_meta("bundle"),
     "no schema": drop_meta("schema"),
     "no source": drop_meta("source"),
+    "no recipe": drop_meta("recipe"),
     "no generator": drop_meta("generator"),
     "generator null": set_meta(generator=None),
     "generator empty": set_meta(generator={}),
@@ -338,15 +347,17 @@ WRONG_INSIDE = {
     "generator state negative": set_generator(state={"state": -1, "inc": 1}),
     "generator state text": set_generator(state={"state": "1", "inc": "1"}),
     "generator half a draw": set_generator(has_uint32="yes"),
-    "theta missing": drop("theta"),
-    "theta shorter": remake("theta", lambda a: a[:-1]),
-    "theta float64": remake("theta", lambda a: a.astype(np.float64)),
-    "theta big-endian": remake("theta", lambda a: a.astype(">f4")),
-    "theta not a number": remake("theta", lambda a: np.r_[np.float32(np.nan), a[1:]]),
+    "model missing": drop("model"),
+    "model shorter": remake("model", lambda a: a[:-1]),
+    "model float64": remake("model", lambda a: a.astype(np.float64)),
+    "model big-endian": remake("model", lambda a: a.astype(">f4")),
+    "model not a number": remake("model", lambda a: np.r_[np.float32(np.nan), a[1:]]),
     "velocity infinite": remake("velocity", lambda a: a + np.float32(np.inf)),
-    "theta scalar": remake("theta", lambda a: a[0]),
+    "model scalar": remake("model", lambda a: a[0]),
     "x_syn missing": drop("x_syn"),
     "x_syn of another ipc": remake("x_syn", lambda a: a[:10]),
+    "y_syn of other classes": remake("y_syn", lambda a: a[::-1]),
+    "y_syn out of range": remake("y_syn", lambda a: a + 100),
     "velocity missing": drop("velocity"),
     "velocity flat": remake("velocity", lambda a: a.reshape(-1)),
     "guard null": set_meta(guard=None),
@@ -359,7 +370,7 @@ WRONG_INSIDE = {
     "guard_best longer": remake("guard_best", lambda a: np.append(a, a[:1])),
     "guard_best of floats": remake("guard_best", lambda a: a.astype(np.float32)),
     "meta missing": drop("meta"),
-    "theta pickled": remake("theta", lambda a: np.array([object], dtype=object)),
+    "model pickled": remake("model", lambda a: np.array([object], dtype=object)),
     "everything pickled": remake("x_syn", lambda a: np.array(list(a), dtype=object)),
 }
 
@@ -374,6 +385,51 @@ def test_wrong_inside_a_right_checksum(
     assert same(loaded, make_state(bundle, 1))
     assert note is not None
     assert "damaged" in note
+
+
+WRONG_STATISTICS = {
+    "model shorter": remake("model", lambda a: a[:-10]),
+    "a missing": drop("a"),
+    "a of another size": remake("a", lambda a: a[:-1]),
+    "a float64": remake("a", lambda a: a.astype(np.float64)),
+    "a not a number": remake("a", lambda a: a * np.float32(np.nan)),
+    "b flat": remake("b", lambda a: a.reshape(-1)),
+    "b infinite": remake("b", lambda a: a + np.float32(np.inf)),
+    "guard_a missing": drop("guard_a"),
+    "guard_b of other classes": remake("guard_b", lambda a: a[:, :-1]),
+}
+
+
+@pytest.mark.parametrize("change", WRONG_STATISTICS.values(), ids=WRONG_STATISTICS.keys())
+def test_wrong_inside_a_state_of_deco_plus(
+    tmp_path: Path, bundle: Bundle, change: Callable[[dict[str, Any], dict[str, Any]], None]
+) -> None:
+    for seed in (1, 2):
+        save(tmp_path, make_state(bundle, seed, "deco+"))
+    repacked(tmp_path / CURRENT, change)
+    loaded, note = load(tmp_path, bundle, "deco+")
+    assert loaded is not None
+    assert same(loaded, make_state(bundle, 1, "deco+"))
+    assert note is not None
+    assert "damaged" in note
+
+
+@pytest.mark.parametrize(("learned", "asked"), [("paper", "deco+"), ("deco+", "paper")])
+def test_state_of_another_recipe(
+    learned: str, asked: str, tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor called damaged where images are so large that the paper's is far larger."""
+    monkeypatch.setattr(states, "ALWAYS_FINE", 0)
+    for seed in (1, 2):
+        save(tmp_path, make_state(bundle, seed, learned))
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    with pytest.raises(StateError) as caught:
+        load(tmp_path, bundle, asked)
+    assert str(caught.value) == (
+        f"expected learned state of --recipe {asked}, but {tmp_path / CURRENT} was learned with {learned!r}; "
+        "give that recipe, or another --state"
+    )
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
 def npy(array: Any) -> bytes:
@@ -412,7 +468,7 @@ class Marker:
 
 def test_a_pickle_is_never_run(saved: Path, bundle: Bundle) -> None:
     marker = saved / "ran"
-    repacked(saved / CURRENT, remake("theta", lambda a: np.array([Marker(marker)], dtype=object)))
+    repacked(saved / CURRENT, remake("model", lambda a: np.array([Marker(marker)], dtype=object)))
     assert b"mkdir" in (saved / CURRENT).read_bytes()
     _, note = load(saved, bundle)
     assert note is not None
@@ -422,7 +478,7 @@ def test_a_pickle_is_never_run(saved: Path, bundle: Bundle) -> None:
 @pytest.mark.parametrize("depth", [100, 995, 100_000])
 def test_deeply_nested_meta(tmp_path: Path, bundle: Bundle, depth: int) -> None:
     memory = io.BytesIO()
-    np.savez(memory, meta=np.frombuffer(b'{"schema":1,"bundle":' + b"[" * depth + b"]" * depth + b"}", np.uint8))
+    np.savez(memory, meta=np.frombuffer(b'{"schema":2,"bundle":' + b"[" * depth + b"]" * depth + b"}", np.uint8))
     with_checksum(tmp_path / CURRENT, memory.getvalue())
     with pytest.raises(StateError):
         load(tmp_path, bundle)
@@ -462,7 +518,7 @@ def test_any_bytes_behind_a_right_checksum_are_state_or_damage(
     finally:
         current.write_bytes(good)
     assert loaded is not None
-    assert loaded.theta.shape == (bundle.weight_count,)
+    assert loaded.model.shape == (bundle.weight_count,)
     loaded.restore(make_learner(bundle, 3))
 
 

@@ -1,11 +1,13 @@
 """Hundreds of SIGKILLs of a real learning deco-run, at random moments and in the middle of saves.
 
-    python tests/stress/kill.py BUNDLE --kills 500 --out kills.json      BUNDLE: of deco-export --data digits
+    python tests/stress/kill.py BUNDLE --recipe paper --kills 500 --out kills.json
+
+BUNDLE: of deco-export --data digits.
 
 One run after the other goes on from the state of the one before until a replayed stream is learned to its end, and is
 killed on the way: half of them at any moment, half at a save. After each kill every file's checksum is right, the
 state loads or none was ever saved, nothing that an event calls saved is gone, and no count is lower than before. At the
-end of the stream θ, buffer, generator and counts are those of a run that nobody disturbed, bit for bit.
+end of the stream model, memory, generator and counts are those of a run that nobody disturbed, bit for bit.
 
 Takes some seconds per kill, fewer where onnxruntime is not the training build. Not a part of the tests that always run.
 """
@@ -27,21 +29,28 @@ from typing import Any
 import click
 import numpy as np
 from deco_runtime import state as states
+from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.engine import open_engine
+from deco_runtime.prepare import new_learner
+from deco_runtime.recipe import named
 
 SEGMENTS = 60
-RECIPE = ("segment=16", "retrain_interval=3", "retrain_epochs=3", "iterations=2")
+RECIPES = {
+    "paper": ("segment=16", "retrain_interval=3", "retrain_epochs=3", "iterations=2"),
+    "deco+": ("segment=16", "retrain_interval=3"),
+}
 TEMPORARY = f"{states.CURRENT}.tmp"
 
 
-def start(bundle: Path, state: Path, events: Path, segments: int) -> subprocess.Popen[bytes]:
-    settings = [word for setting in RECIPE for word in ("--set", setting)]
+def start(bundle: Path, recipe: str, state: Path, events: Path, segments: int) -> subprocess.Popen[bytes]:
+    settings = [word for setting in RECIPES[recipe] for word in ("--set", setting)]
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "deco_runtime.cli", "--bundle", str(bundle), "--engine", "portable"),
             *("--video", str(bundle / "demo" / "stream.avi")),  # as --demo, but scored on nothing
             *("--state", str(state), "--events", str(events), "--save-every", "0"),
-            *("--max-segments", str(segments), *settings),
+            *("--max-segments", str(segments), "--recipe", recipe, *settings),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -69,7 +78,7 @@ def reported(events: Path, kind: str, key: str) -> int:
 
 
 def same(a: states.LearnedState, b: states.LearnedState) -> bool:
-    arrays = [[x.tobytes() for x in (s.theta, s.buffer.x_syn, s.buffer.velocity)] for s in (a, b)]
+    arrays = [[x.tobytes() for x in (s.model, *vars(s.memory).values())] for s in (a, b)]
     return arrays[0] == arrays[1] and (a.generator, a.counts, a.position) == (b.generator, b.counts, b.position)
 
 
@@ -83,13 +92,13 @@ def wait_for_a_save(process: subprocess.Popen[bytes], state: Path, saves: int) -
         time.sleep(0.0002)
 
 
-def check(bundle: Bundle, state: Path, events: Path, before: int, tally: dict[str, Any]) -> int:
+def check(bundle: Bundle, fresh: BaseLearner, state: Path, events: Path, before: int, tally: dict[str, Any]) -> int:
     """Everything that has to hold after a kill; the segments that the state has."""
     for name in (states.CURRENT, states.PREVIOUS):
         if (state / name).exists():
             data = (state / name).read_bytes()
             assert hashlib.sha256(data[32:]).digest() == data[:32], f"{name} has a wrong checksum"
-    loaded, note = states.load(state, bundle)
+    loaded, note = states.load(state, bundle, fresh)
     assert note is None, note
     segments = loaded.counts["segments"] if loaded else 0
     learned, saved = reported(events, "segment", "number"), reported(events, "save", "segment")
@@ -104,26 +113,28 @@ def check(bundle: Bundle, state: Path, events: Path, before: int, tally: dict[st
 
 @click.command(context_settings={"show_default": True})
 @click.argument("bundle_path", metavar="BUNDLE", type=click.Path(path_type=Path, exists=True))
+@click.option("--recipe", default="paper", type=click.Choice(sorted(RECIPES)), help="What the runs learn by.")
 @click.option("--kills", default=500, type=click.IntRange(1))
 @click.option("--seed", default=0)
 @click.option("--out", type=click.Path(path_type=Path), help="Where the figures go, as JSON.")
-def main(bundle_path: Path, kills: int, seed: int, out: Path | None) -> None:
+def main(bundle_path: Path, recipe: str, kills: int, seed: int, out: Path | None) -> None:
     """Kill deco-run again and again, and check what it leaves behind."""
     bundle, chance, begun = open_bundle(bundle_path), random.Random(seed), time.monotonic()
+    fresh = new_learner(bundle, open_engine(bundle, "portable"), named(recipe), seed=0)
     tally: dict[str, Any] = dict.fromkeys(
         ("kills", "before_the_first_frame", "in_the_middle_of_a_save", "between_the_two_renames", "state_absent"), 0
     )
     tally |= {"most_segments_lost": 0, "streams_finished": 0, "streams_equal_to_undisturbed": 0}
     with tempfile.TemporaryDirectory() as place:
         whole, state, events = Path(place) / "whole", Path(place) / "state", Path(place) / "events"
-        assert ended(start(bundle_path, whole, events, SEGMENTS)) == 0
+        assert ended(start(bundle_path, recipe, whole, events, SEGMENTS)) == 0
         alone = time.monotonic() - begun
-        target, _ = states.load(whole, bundle)
+        target, _ = states.load(whole, bundle, fresh)
         assert target is not None
         segments = 0
         while tally["kills"] < kills or segments:
             events.unlink(missing_ok=True)
-            process = start(bundle_path, state, events, SEGMENTS - segments)
+            process = start(bundle_path, recipe, state, events, SEGMENTS - segments)
             if tally["kills"] < kills:
                 if chance.random() < 0.5:
                     wait_for_a_save(process, state, chance.randint(1, 12))
@@ -134,10 +145,10 @@ def main(bundle_path: Path, kills: int, seed: int, out: Path | None) -> None:
             killed = ended(process) == -9
             tally["kills"] += killed
             tally["before_the_first_frame"] += killed and reported(events, "segment", "number") == 0
-            segments = check(bundle, state, events, segments, tally)
+            segments = check(bundle, fresh, state, events, segments, tally)
             assert killed or segments == SEGMENTS
             if segments == SEGMENTS:
-                found, _ = states.load(state, bundle)
+                found, _ = states.load(state, bundle, fresh)
                 assert found is not None
                 tally["streams_finished"] += 1
                 tally["streams_equal_to_undisturbed"] += same(found, target)
@@ -149,7 +160,7 @@ def main(bundle_path: Path, kills: int, seed: int, out: Path | None) -> None:
     figures = {
         **tally,
         "segments_of_a_stream": SEGMENTS,
-        "recipe": RECIPE,
+        "recipe": (recipe, *RECIPES[recipe]),
         "weights": bundle.weight_count,
         "seed": seed,
         "seconds": round(time.monotonic() - begun),

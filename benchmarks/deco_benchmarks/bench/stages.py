@@ -13,7 +13,9 @@ from unittest import mock
 
 import numpy as np
 from deco_runtime import condense, state
-from deco_runtime.engine import Engine
+from deco_runtime.engine import REPRESENTATION, Engine
+from deco_runtime.prepare import new_learner
+from deco_runtime.recipe import named
 from deco_runtime.retrain import retrain
 from deco_runtime.vote import vote
 
@@ -24,6 +26,7 @@ from deco_benchmarks.bench.workload import Work, open_work
 P = ParamSpec("P")
 R = TypeVar("R")
 
+REPRESENTATION_FILE = f"graphs/{REPRESENTATION}.onnx"
 CALLS = ("predict", "weight_gradient", "input_gradient", "feature_gradient")
 """The engine's part in an iteration."""
 
@@ -96,6 +99,8 @@ def measure(path: Path, progress: Progress, engine: str, quick: bool, scratch: s
     epochs = min(how.epochs or recipe.retrain_epochs, recipe.retrain_epochs)
     seconds = stopwatch(work.learner(epochs=epochs).retrain)
     found["update"] = quantity([seconds * recipe.retrain_epochs / epochs], "s")
+    if REPRESENTATION_FILE in work.bundle.files:
+        found |= deco_plus(work, how)
     step()
     return {
         "quantities": {name: value.to_json() for name, value in found.items()},
@@ -103,6 +108,20 @@ def measure(path: Path, progress: Progress, engine: str, quick: bool, scratch: s
             "segment": {"iterations_measured": count, "iterations": recipe.iterations},
             "update": {"epochs_measured": epochs, "epochs": recipe.retrain_epochs},
         },
+    }
+
+
+def deco_plus(work: Work, how: Effort) -> dict[str, Quantity]:
+    """The same work by the recipe `deco+`: one frame predicted, one segment learned and the model updated."""
+    learner = new_learner(work.bundle, work.engine, named("deco+"), seed=0)
+
+    def segment() -> None:
+        learner.learn(work.segment)
+        learner.retrain()
+
+    return {
+        "deco_plus_predict": milliseconds(repeat(lambda: learner.predict(work.frame), how.least, how.seconds)),
+        "deco_plus_segment": quantity(repeat(segment, how.segments, how.seconds), "s"),
     }
 
 

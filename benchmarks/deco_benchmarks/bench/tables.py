@@ -27,6 +27,8 @@ TITLES = {
     "state_save": "save the state",
     "segment": "learn a segment",
     "update": "update the model",
+    "deco_plus_predict": "predict one frame, deco+",
+    "deco_plus_segment": "learn a segment and update, deco+",
     "frames_per_second_idle": "frames predicted, idle",
     "frames_per_second_learning": "frames predicted while learning",
     "predict_p99_idle": "predict, 99th percentile, idle",
@@ -43,6 +45,7 @@ COLUMNS = (
     ("iteration", "iteration"),
     ("segment", "segment"),
     ("update", "update"),
+    ("deco_plus_segment", "segment, deco+"),
     ("frames_per_second_learning", "frames while learning"),
     ("predict_p99_idle", "p99 idle"),
     ("predict_p99_learning", "p99 learning"),
@@ -65,7 +68,8 @@ deco-bench run --bundle BUNDLE --out NAME.json
 put NAME.json into that folder, and run `deco-bench boards benchmarks/boards > docs/boards.md`.
 
 Threads: the cores it ran on; load: processes that wanted to run on them in the minute before, which should be none.
-Images are random. Segment: 128 frames of one class, all iterations. Update: all epochs of opt_θ on the buffer. Frames
+Images are random. Segment: 128 frames of one class, all iterations. Update: all epochs of opt_θ on the buffer. Segment,
+deco+: the same frames by that recipe, update included; the other columns are the paper's recipe. Frames
 are predicted without a pause, alone (idle) or beside a thread that learns; p99 is the 99th percentile of one
 prediction's latency. Start: from the start of the process to its first prediction, files cached. Installed: the
 packages that the device side needs. A * marks a quick run, whose segment and update are scaled from a few iterations

@@ -9,7 +9,7 @@ import numpy as np
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.engine import Engine, open_engine
 from deco_runtime.learner import Learner
-from deco_runtime.prepare import L, new_learner
+from deco_runtime.prepare import L, condensing
 from deco_runtime.recipe import Recipe, named
 from deco_runtime.types import Floats, Segment
 
@@ -35,7 +35,7 @@ class Work:
 
     def kind_of(self, kind: type[L]) -> L:
         """A fresh learner of this kind."""
-        return new_learner(kind, self.bundle, self.engine, self.recipe, seed=0)
+        return condensing(kind, self.bundle, self.engine, self.recipe, seed=0)
 
 
 def open_work(path: Path, engine: str) -> Work:

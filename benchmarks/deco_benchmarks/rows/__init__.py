@@ -1,7 +1,8 @@
 """The rows of the paper's tables, and those it left out: one short file each, found by name.
 
 A module here whose name does not start with `_` defines NAME (as in tables), ABOUT (one sentence and its source) and
-`make(setup) -> Row`. Adding a row is adding such a file.
+`make(setup) -> Row`, and RECIPE, the name of the recipe it goes by, where that is not the paper's. Adding a row is
+adding such a file.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import Protocol
 
 import numpy as np
 from deco_export.initial_buffer import pick_per_class
+from deco_runtime.base import BaseLearner, SegmentReport
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.engine import Engine
 from deco_runtime.initialise import Parameter
-from deco_runtime.learner import Learner, SegmentReport
+from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe
-from deco_runtime.regression import Statistics
+from deco_runtime.regression import Start
 from deco_runtime.types import Floats, Ints, Segment
 
 
@@ -28,8 +30,8 @@ from deco_runtime.types import Floats, Ints, Segment
 class Setup:
     """What every row starts from.
 
-    theta: (P,) the pre-trained model. condensed: the bundle's initial buffer. regression: reads the bundle's statistics
-    and temperature, for `deco+`; a bundle of an earlier version has none. x_labelled (n, C, H, W), y_labelled (n,): the
+    theta: (P,) the pre-trained model. condensed: the bundle's initial buffer. regression: reads what `deco+` starts
+    from. x_labelled (n, C, H, W), y_labelled (n,): the
     labelled images the model was trained on. ipc: images per class a buffer may hold.
     """
 
@@ -37,7 +39,7 @@ class Setup:
     parameters: tuple[Parameter, ...]
     theta: Floats
     condensed: CondensedBuffer
-    regression: Callable[[], tuple[Statistics, float]]
+    regression: Callable[[], Start]
     x_labelled: Floats
     y_labelled: Ints
     classes: int
@@ -86,13 +88,13 @@ class Row(Protocol):
         """The stream is over."""
         ...
 
-    def buffer(self) -> CondensedBuffer:
-        """What is kept to retrain on."""
+    def buffer(self) -> CondensedBuffer | None:
+        """What is kept to retrain on; None for a row that keeps no images."""
         ...
 
     @property
-    def learner(self) -> Learner:
-        """Whose θ, buffer, generator and counts make up the row's state."""
+    def learner(self) -> BaseLearner:
+        """Whose model, memory, generator and counts make up the row's state."""
         ...
 
     def kept(self) -> tuple[str, ...] | None:
@@ -110,11 +112,11 @@ class LearnerRow:
     A kind with state of its own names it in KEPT, a tuple of attributes, or says None.
     """
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: BaseLearner) -> None:
         self.learner = learner
 
     def predict(self, x: Floats) -> Floats:
-        return self.learner.engine.predict(self.learner.theta, x)[0]
+        return self.learner.predict(x)
 
     def vote(self, x: Floats) -> Floats:
         return self.predict(x)
@@ -128,15 +130,19 @@ class LearnerRow:
     def finish(self) -> None:
         pass
 
-    def buffer(self) -> CondensedBuffer:
-        return self.learner.buffer
+    def buffer(self) -> CondensedBuffer | None:
+        memory = self.learner.memory
+        return memory if isinstance(memory, CondensedBuffer) else None
 
     def kept(self) -> tuple[str, ...] | None:
         names: tuple[str, ...] | None = getattr(self.learner, "KEPT", ())
         return names
 
     def state_bytes(self) -> int:
-        buffer = self.learner.buffer  # a buffer of real frames has no optimizer
+        buffer = self.buffer()
+        if buffer is None:
+            return sum(int(array.nbytes) for array in (self.learner.model, *vars(self.learner.memory).values()))
+        # A buffer of real frames has no optimizer.
         return buffer.x_syn.nbytes + (buffer.velocity.nbytes if buffer.velocity.any() else 0)
 
 

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from deco_runtime.base import RetrainReport
 from deco_runtime.condense import Condensed
-from deco_runtime.learner import Learner, RetrainReport
+from deco_runtime.learner import Learner
 from deco_runtime.types import Floats, Ints
 
 from deco_benchmarks.rows import LearnerRow, Row, Setup
@@ -27,7 +28,7 @@ def make(setup: Setup) -> Row:
     """Starts from the labelled images; costs as much memory as F² numbers."""
     learner = setup.learner(Ridge)
     assert isinstance(learner, Ridge)
-    learner.start(setup.x_labelled, setup.y_labelled)
+    learner.begin_with(setup.x_labelled, setup.y_labelled)
     return Head(learner)
 
 
@@ -41,7 +42,7 @@ class Ridge(Learner):
     b: Doubles
     weights: Doubles
 
-    def start(self, x: Floats, y: Ints) -> None:
+    def begin_with(self, x: Floats, y: Ints) -> None:
         """Choose λ and solve for the labelled images x (n, C, H, W), y (n,)."""
         f = self.features(x)
         self.penalty = best_penalty(f, y, self.classes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from deco_runtime.learner import Learner, SegmentReport
+from deco_runtime.base import SegmentReport
+from deco_runtime.learner import Learner
 from deco_runtime.retrain import sgd_step
 from deco_runtime.types import Segment
 from deco_runtime.vote import targets
@@ -50,7 +51,7 @@ class Upper(LearnerRow):
         x, y = np.concatenate(self.x), np.concatenate(self.y)
         order = self.setup.rng.permutation(len(y))
         steps = -(-len(y) // BATCH)
-        theta, velocity = it.theta, np.zeros_like(it.theta)
+        theta, velocity = it.model, np.zeros_like(it.model)
         for step in range(steps):
             batch = order[step * BATCH : (step + 1) * BATCH]
             t = targets(y[batch], np.full(len(batch), 1 / len(batch), np.float32), it.classes)
@@ -58,7 +59,7 @@ class Upper(LearnerRow):
             done = (step + 0.5) / steps
             rate = RATE * min(done / 0.1, 0.5 * (1 + np.cos(np.pi * max(0.0, done - 0.1) / 0.9)))  # as OneCycleLR
             theta, velocity = sgd_step(theta, velocity, gradient, rate, recipe.retrain_momentum, recipe.weight_decay)
-        it.theta = theta
+        it.model = theta
 
     def state_bytes(self) -> int:
         """All frames kept."""

@@ -59,12 +59,7 @@ class MicroBatchEngine(ABC):
             return self._open_graphs[graph]
 
     def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
-        parts = []
-        for s in _micro_batches(len(x)):
-            values = self._run("predict", ("logits", "features"), {"theta": theta, "x": x[s]})
-            parts.append([value.copy() for value in values])
-        logits, features = (np.concatenate(p) for p in zip(*parts, strict=True))
-        return logits, features
+        return self._per_image("predict", ("logits", "features"), {"theta": theta}, x)
 
     def weight_gradient(self, theta: Floats, x: Floats, t: Floats) -> tuple[float, Floats]:
         loss, gradient = 0.0, np.zeros_like(theta)
@@ -83,10 +78,18 @@ class MicroBatchEngine(ABC):
     def input_gradient_tangent(self, theta: Floats, x: Floats, t: Floats, v: Floats) -> Floats:
         return self._image_gradient("input_gradient_tangent", {"theta": theta, "v": v}, {"x": x, "t": t})
 
-    def represent(self, x: Floats) -> Floats:
-        return np.concatenate(
-            [self._run(REPRESENTATION, (REPRESENTATION,), {"x": x[s]})[0].copy() for s in _micro_batches(len(x))]
-        )
+    def represent(self, x: Floats) -> tuple[Floats, Floats]:
+        return self._per_image(REPRESENTATION, (REPRESENTATION, "votes"), {}, x)
+
+    def _per_image(
+        self, graph: str, outputs: tuple[str, str], weights: dict[str, Floats], x: Floats
+    ) -> tuple[Floats, Floats]:
+        """Two outputs with one row per image, of all of x."""
+        parts = []
+        for s in _micro_batches(len(x)):
+            parts.append([value.copy() for value in self._run(graph, outputs, {**weights, "x": x[s]})])
+        first, second = (np.concatenate(p) for p in zip(*parts, strict=True))
+        return first, second
 
     def _image_gradient(self, graph: str, weights: dict[str, Floats], batch: dict[str, Floats]) -> Floats:
         gradient = np.empty_like(batch["x"])

@@ -60,7 +60,7 @@ class FrameSource(Protocol):
 
         width, height, fps, fourcc: what was opened, None where unknown. stalls: waits in vain for a frame, or for the
         source to open. reconnects: times it came back. damaged: frames that could not be decoded, and were left out.
-        frozen, black: frames that were predicted but not learned from.
+        frozen_frames, black_frames: those that were predicted but not learned from.
         """
 
     def close(self) -> None:

@@ -83,7 +83,8 @@ class Live:
     def figures(self) -> dict[str, Any]:
         damaged = self._damaged_before + (self._process.damaged if self._process else 0)
         counts = {"stalls": self._stalls, "reconnects": self._reconnects, "damaged": damaged}
-        return {**self._format, **counts, **self._inspector.counts}
+        faults = {f"{fault}_frames": count for fault, count in self._inspector.counts.items()}
+        return {**self._format, **counts, **faults}
 
     def frames(self) -> Iterator[Frame | Notice]:
         """Yield the newest frame, each at most once, and notices, several a second when there is no frame."""

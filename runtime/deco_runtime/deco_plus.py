@@ -1,0 +1,85 @@
+"""`deco+`: a segment's class shares decide what its frames are, and a regression takes each of them in once.
+
+represent   φ and the logits of the pre-trained model, which stays as it is
+posterior   the votes: which classes the segment holds, and so what each frame shows
+add         their statistics, which forget nothing
+solve       the deployed model: W
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from deco_runtime.base import BaseLearner, Taken
+from deco_runtime.engine import Engine
+from deco_runtime.recipe import Recipe
+from deco_runtime.regression import Start, Statistics, add, scores, solve
+from deco_runtime.types import Batches, Check, Floats, Segment
+from deco_runtime.vote import posterior, softmax
+
+SHARE = 0.1
+"""Part of a segment from which a class is reported as active."""
+
+
+class DecoPlus(BaseLearner):
+    """The model is W (D + 1, K), flat; the memory are the statistics of every frame so far."""
+
+    def __init__(self, engine: Engine, start: Start, classes: int, recipe: Recipe, rng: np.random.Generator) -> None:
+        super().__init__(engine, solve(start.statistics).ravel(), start.statistics, classes, recipe, rng)
+        self.steps, self.fit_steps = ("adding up the segment", 1), ("solving the regression", 1)
+        self._start = start
+
+    @property
+    def statistics(self) -> Statistics:
+        """A and B."""
+        assert isinstance(self.memory, Statistics)
+        return self.memory
+
+    def answer(self, model: Floats, x: Floats) -> Floats:
+        return self._read(model, *self.engine.represent(x))
+
+    def _read(self, model: Floats, phi: Floats, votes: Floats) -> Floats:
+        """Logits (n, K) for φ (n, D) and the pre-trained model's (n, K): both, each made as sure as it is right.
+
+        The regression starts from few images and is then the weaker of the two; in the end it is the stronger.
+        """
+        values = scores(model.reshape(-1, self.classes), phi) / self._start.answer_temperature
+        logits: Floats = (values + votes / self._start.vote_temperature).astype(np.float32)
+        return logits
+
+    def answers_on(self, images: Batches) -> Callable[[Floats, Check], Floats]:
+        """As in `BaseLearner`, but the images are represented once: only W changes."""
+        kept: list[tuple[Floats, Floats]] = []
+
+        def answers(model: Floats, check: Check) -> Floats:
+            if not kept:
+                parts = [self.engine.represent(x) for x in images(check)]
+                kept.append((np.concatenate([phi for phi, _ in parts]), np.concatenate([votes for _, votes in parts])))
+            return self._read(model, *kept[0])
+
+        return answers
+
+    def take_in(self, segment: Segment, check: Check) -> Taken:
+        """Every frame counts, shared among the classes by its posterior."""
+        check()
+        phi, votes = self.engine.represent(segment.x)
+        shares, t = posterior(softmax(votes / np.float32(self._start.vote_temperature)))
+        found = add(self.statistics, phi, t)
+        fine = bool(np.isfinite(found.a).all() and np.isfinite(found.b).all())
+        known = segment.labels
+        right = float(np.mean(known == t.argmax(axis=1))) if len(known) and (known >= 0).all() else None
+        return Taken(
+            found if fine else self.statistics,
+            np.flatnonzero(shares > SHARE).tolist(),
+            1.0 if fine else 0.0,
+            right,
+            [],
+            None,
+            0 if fine else 1,
+        )
+
+    def fit(self, check: Check) -> tuple[Floats, list[float]]:
+        """W, the exact solution."""
+        return solve(self.statistics).ravel(), []

@@ -1,0 +1,134 @@
+"""Pre-training: the augmentation against numpy, whether images may be mirrored, and that a seed decides everything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from deco_export import pretrain  # noqa: E402
+from deco_export.data import Images  # noqa: E402
+from deco_export.pretrain import EPOCHS, SHIFT, default_epochs, mirrored, mirrors, shifted, temperature  # noqa: E402
+from deco_models import convnet  # noqa: E402
+from torch import nn  # noqa: E402
+
+CLASSES = 4
+
+
+def numbered(n: int, side: int) -> torch.Tensor:
+    """Images in which every pixel of every channel has a value of its own."""
+    return torch.arange(n * 3 * side * side, dtype=torch.float32).reshape(n, 3, side, side)
+
+
+@pytest.mark.parametrize("side", [8, 15, 16, 24])
+def test_a_shift_moves_an_image_as_a_whole_and_reflects_what_comes_in(side: int) -> None:
+    """Each of them, up to an eighth of the side each way, is one that numpy makes; and each of those is reached."""
+    most, n = side // SHIFT, 400
+    x = numbered(n, side)
+    found = shifted(x, np.random.default_rng(0)).numpy()
+    assert found.shape == x.shape
+    wide = np.pad(x.numpy(), ((0, 0), (0, 0), (most, most), (most, most)), mode="reflect")
+    moves = {(d, r): wide[:, :, d : d + side, r : r + side] for d in range(2 * most + 1) for r in range(2 * most + 1)}
+    count = dict.fromkeys(moves, 0)
+    for i in range(n):
+        (move,) = (each for each, by_numpy in moves.items() if np.array_equal(by_numpy[i], found[i]))
+        count[move] += 1
+    assert min(count.values()) > 0
+    assert np.array_equal(moves[most, most], x)  # no shift is one of them
+
+
+def test_about_half_of_the_images_are_mirrored() -> None:
+    x = numbered(400, 8)
+    found = mirrored(x, np.random.default_rng(0))
+    turned = [torch.equal(after, before.flip(-1)) for before, after in zip(x, found, strict=True)]
+    kept = [torch.equal(after, before) for before, after in zip(x, found, strict=True)]
+    assert all(a != b for a, b in zip(turned, kept, strict=True))
+    assert 150 < sum(turned) < 250
+
+
+def blocks(n: int, seed: int, symmetric: bool) -> Images:
+    """Noise with a bright block: across the image in the row of its class, or in the half that tells the class."""
+    rng, labels = np.random.default_rng(seed), np.arange(n) % CLASSES
+    pixels = rng.integers(0, 120, (n, 16, 16, 3))
+    for i, c in enumerate(labels):
+        row, columns = (c, slice(None)) if symmetric else (c // 2, slice(8 * (c % 2), 8 * (c % 2) + 8))
+        pixels[i, 4 * row : 4 * row + 4, columns] += 120
+    return Images(pixels.astype(np.uint8), labels)
+
+
+def trained(images: Images, held: Images, seed: int = 0, augment: bool = True, epochs: int = 12):
+    """The model, what `pretrain` says of mirroring, and the loss of each epoch."""
+    torch.manual_seed(0)
+    model, losses = convnet.build(CLASSES, 16, width=8, depth=1), list[float]()
+    how = pretrain.statistics(images, 16)
+    mirror = pretrain.pretrain(model, images, how, epochs, seed, lambda _, loss: losses.append(loss), held, augment)
+    return model, mirror, losses
+
+
+@pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_images_may_be_mirrored_unless_the_side_tells_the_class(symmetric: bool, augment: bool) -> None:
+    images, held = blocks(160, 0, symmetric), blocks(80, 1, symmetric)
+    model, mirror, losses = trained(images, held, augment=augment)
+    how = pretrain.statistics(images, 16)
+    assert mirror is symmetric
+    assert pretrain.accuracy(model, held, how) > 0.9
+    assert mirrors(model, held, how) is symmetric
+    assert not mirrors(model, held[:0], how)  # nobody can say
+    assert losses[-1] < 0.5 * losses[0]
+    assert not model.training
+
+
+def test_a_model_that_knows_nothing_does_not_say_that_images_may_be_mirrored() -> None:
+    class Wrong(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(torch.zeros(len(x), dtype=torch.long), CLASSES).float()
+
+    images = blocks(80, 0, True)
+    held = images[np.flatnonzero(images.labels != 0)]
+    assert not mirrors(Wrong(), held, pretrain.statistics(images, 16))
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_the_seed_decides(augment: bool) -> None:
+    images, held = blocks(96, 0, True), blocks(40, 1, True)
+    first, again, other = (trained(images, held, seed, augment, epochs=3)[0] for seed in (5, 5, 6))
+    weights = [torch.cat([p.flatten() for p in model.state_dict().values()]) for model in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_augmentation_is_what_it_takes_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No image is shifted or mirrored without it; with it every batch is shifted, and mirrored once it is known to be
+    right."""
+    calls: list[str] = []
+    for name in ("shifted", "mirrored"):
+        real = getattr(pretrain, name)
+        monkeypatch.setattr(pretrain, name, lambda x, rng, name=name, real=real: calls.append(name) or real(x, rng))
+    for symmetric in (False, True):
+        images, held = blocks(64, 0, symmetric), blocks(40, 1, symmetric)
+        trained(images, held, augment=False, epochs=8)
+        assert calls == []
+        _, mirror, _ = trained(images, held, epochs=80)
+        assert mirror is symmetric
+        assert calls.count("shifted") == 80
+        assert calls.count("mirrored") == (60 if symmetric else 0)
+        calls.clear()
+
+
+def test_epochs_are_more_for_few_images_and_twice_as_many_with_augmentation() -> None:
+    assert [default_epochs(5000, augment) for augment in (False, True)] == [EPOCHS, 2 * EPOCHS]
+    assert [default_epochs(64, augment) for augment in (False, True)] == [600, 1200]
+    assert default_epochs(65, False) == 300
+
+
+@pytest.mark.parametrize("scale", [3.0, 0.1])
+def test_the_temperature_makes_a_model_as_sure_as_it_is_right(scale: float) -> None:
+    """Logits so many times too large, of frames whose true posterior is softmax(z): that is T, and 1 without labels."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, CLASSES, 4000)
+    z = 1.5 * (1.5 * np.eye(CLASSES)[y] + rng.standard_normal((4000, CLASSES)))  # exact for Gaussians at 1.5
+    found = temperature(lambda logits: logits, (scale * z).astype(np.float32), y)
+    assert found == pytest.approx(scale, rel=0.1)
+    assert temperature(lambda logits: logits, np.zeros((0, CLASSES), np.float32), y[:0]) == 1

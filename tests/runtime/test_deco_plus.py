@@ -1,0 +1,328 @@
+"""The learner of deco+: its W against the regression written out, and that nothing happens by halves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.special
+from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.deco_plus import DecoPlus
+from deco_runtime.engine import Engine, open_engine
+from deco_runtime.guard import Memory
+from deco_runtime.prepare import new_learner, open_guard
+from deco_runtime.preprocess import normalise
+from deco_runtime.recipe import named
+from deco_runtime.regression import PENALTY, Start, Statistics, add, scores
+from deco_runtime.scoring import normalised
+from deco_runtime.types import Floats, Segment
+from deco_runtime.vote import posterior
+from fake_engine import LinearEngine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+RECIPE = named("deco+")
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_path: Path) -> Bundle:
+    return open_bundle(bundle_path)
+
+
+@pytest.fixture
+def learner(bundle: Bundle) -> DecoPlus:
+    return start(bundle, open_engine(bundle, "portable"))
+
+
+def start(bundle: Bundle, engine: Engine) -> DecoPlus:
+    made = new_learner(bundle, engine, RECIPE, seed=0)
+    assert isinstance(made, DecoPlus)
+    return made
+
+
+def digits(bundle: Bundle, classes: list[int], n: int = 20, known: bool = True) -> Segment:
+    """The first n test images of these classes, mixed."""
+    pixels, labels = bundle.labelled_pixels("demo/test.npz")
+    index = np.flatnonzero(np.isin(labels, classes))[:n]
+    y = labels[index]
+    nobody = np.full(n, 0.5, np.float32)  # the votes of the deployed model are not looked at
+    x = normalise(pixels[index], bundle.preprocessing)
+    return Segment(x, np.zeros(n, np.int64), nobody, y if known else np.full(n, -1))
+
+
+def same_memory(a: Memory, b: Memory) -> bool:
+    return all(np.array_equal(one, other) for one, other in zip(vars(a).values(), vars(b).values(), strict=True))
+
+
+def everything(it: DecoPlus) -> tuple[Any, ...]:
+    counts = (it.segments, it.since_retrain, it.retrains, it.dropped)
+    kept = it.guard.kept if it.guard is not None else None
+    return it.model.tobytes(), it.statistics, counts, it.rng.bit_generator.state, kept
+
+
+def test_w_is_the_regression_on_all_frames(engine: Engine, bundle: Bundle) -> None:
+    """In float64, by the normal equations for classes in equal shares, on the labelled images and every frame since."""
+    it, given = start(bundle, engine), bundle.regression()
+    count = len(given.statistics.b)
+    a, b = np.zeros((count, count)), given.statistics.b.astype(np.float64)
+    a[np.triu_indices(count)] = given.statistics.a
+    a = a + np.triu(a, 1).T
+    segments = [digits(bundle, [3]), digits(bundle, [1, 7], 40), digits(bundle, [3, 8], 30), digits(bundle, [0])]
+    for segment in segments:
+        phi, votes = engine.represent(segment.x)
+        p = scipy.special.softmax(votes.astype(np.float64) / given.vote_temperature, axis=1)
+        _, t = posterior(p.astype(np.float32))
+        z = np.c_[phi, np.ones(len(phi))].astype(np.float64)
+        a += z.T @ z
+        b += z.T @ t
+        it.learn(segment)
+        assert it.retrain().accepted
+    each, frames = b[-1].sum() / 10, b[-1]
+    a += sum((each - n) * np.outer(mean, mean) for n, mean in zip(frames, (b / frames).T, strict=True))
+    w = scipy.linalg.solve(a + PENALTY * np.trace(a) / count * np.eye(count), each * b / frames, assume_a="pos")
+    np.testing.assert_allclose(it.model.reshape(count, 10), w, atol=1e-5 * np.abs(w).max())
+    x = segments[1].x
+    phi, votes = engine.represent(x)
+    expected = np.c_[phi, np.ones(len(x))] @ w / given.answer_temperature + votes / given.vote_temperature
+    np.testing.assert_allclose(it.predict(x), expected, atol=1e-4 * np.abs(expected).max())
+    assert (it.segments, it.retrains, it.dropped) == (4, 4, 0)
+
+
+def test_the_order_of_segments_does_not_matter(bundle: Bundle) -> None:
+    engine, segments = open_engine(bundle, "portable"), [digits(bundle, [c], 10 + c) for c in range(4)]
+    found = []
+    for order in (segments, segments[::-1]):
+        it = start(bundle, engine)
+        for segment in order:
+            it.learn(segment)
+        it.retrain()
+        found.append(it.model)
+    np.testing.assert_allclose(*found, atol=1e-5 * np.abs(found[0]).max())
+
+
+def test_the_model_changes_with_an_update_only(learner: DecoPlus, bundle: Bundle) -> None:
+    segment = digits(bundle, [3])
+    before = learner.model
+    learner.learn(segment)
+    assert learner.model is before
+    assert learner.retrain_due
+    report = learner.retrain()
+    assert (report.accepted, report.loss, report.verdict) == (True, None, None)
+    assert not np.array_equal(learner.model, before)
+    assert not learner.retrain_due
+
+
+def test_a_segment_of_one_class_is_given_that_class(learner: DecoPlus, bundle: Bundle) -> None:
+    report = learner.learn(digits(bundle, [3]))
+    assert report.active == [3]
+    assert (report.kept, report.pseudo_accuracy, report.dropped) == (1.0, 1.0, 0)
+    assert (report.distances, report.contrastive) == ([], None)
+
+
+def test_true_labels_score_and_do_nothing_else(bundle: Bundle) -> None:
+    seeing, blind = (start(bundle, open_engine(bundle, "portable")) for _ in range(2))
+    assert seeing.learn(digits(bundle, [1, 7], 40)).pseudo_accuracy is not None
+    assert blind.learn(digits(bundle, [1, 7], 40, known=False)).pseudo_accuracy is None
+    assert same_memory(seeing.memory, blind.memory)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_frames_that_are_not_finite_change_nothing_and_are_counted(
+    value: float, learner: DecoPlus, bundle: Bundle
+) -> None:
+    """One of them spoils its segment: φ of it is what no sum recovers from."""
+    good = digits(bundle, [3])
+    x = good.x.copy()
+    x[7, 0, 2, 2] = value
+    memory, model = learner.memory, learner.model
+    report = learner.learn(replace(good, x=x))
+    assert (report.active, report.kept, report.dropped) == ([], 0.0, 1)
+    assert learner.memory is memory
+    assert (learner.segments, learner.dropped) == (1, 1)
+    assert learner.retrain().accepted
+    np.testing.assert_array_equal(learner.model, model)
+    assert learner.learn(good).kept == 1.0
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_stopping_half_way_leaves_everything_as_it_was(guarded: bool, bundle: Bundle) -> None:
+    """At each call of `check`, of which a guard makes some more; doing it again gives what undisturbed learners get."""
+    engine = open_engine(bundle, "portable")
+    it, other = start(bundle, engine), start(bundle, engine)
+    for each in (it, other) if guarded else ():
+        each.guard, _ = open_guard(bundle, each)
+    segment, stops = digits(bundle, [3]), []
+
+    for do in (lambda each, check: each.learn(segment, check), lambda each, check: each.retrain(check)):
+        for count in range(100):
+            before, calls = everything(it), iter(range(count))
+
+            def check(calls: Any = calls) -> None:
+                if next(calls, None) is None:
+                    raise KeyboardInterrupt
+
+            try:
+                do(it, check)
+            except KeyboardInterrupt:
+                after = everything(it)
+                assert all(a is b or a == b for a, b in zip(before, after, strict=True))
+            else:
+                break
+        stops.append(count)
+        do(other, lambda: None)
+        assert it.model.tobytes() == other.model.tobytes()
+        assert same_memory(it.memory, other.memory)
+    assert stops == [1, 1 if guarded else 0]  # the guard images are one batch
+
+
+def test_answers_on_are_answers_and_represent_images_once(bundle: Bundle) -> None:
+    class Counting:
+        def __init__(self, engine: Engine) -> None:
+            self.engine, self.images = engine, 0
+
+        def represent(self, x: Floats) -> tuple[Floats, Floats]:
+            self.images += len(x)
+            return self.engine.represent(x)
+
+    engine: Any = Counting(open_engine(bundle, "portable"))
+    it, checks = start(bundle, engine), list[None]()
+    pixels, _ = bundle.labelled_pixels("demo/test.npz")
+    pixels = pixels[:100]
+    answers = it.answers_on(partial(normalised, pixels, bundle.preprocessing))
+    assert engine.images == 0
+    for model in (it.model, -it.model):
+        found = answers(model, lambda: checks.append(None))
+        expected = it.answer(model, normalise(pixels, bundle.preprocessing))
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    assert engine.images == 3 * 100  # once by `answers`, twice by `answer`
+    assert len(checks) == 2  # batches of 64, the first time
+
+
+class Mirrored:
+    """An engine whose votes for class c are votes for class K − 1 − c."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def represent(self, x: Floats) -> tuple[Floats, Floats]:
+        phi, votes = self.engine.represent(x)
+        return phi, votes[:, ::-1]
+
+
+def test_the_guard_rejects_what_harms_and_goes_back(bundle: Bundle) -> None:
+    engine: Any = Mirrored(open_engine(bundle, "portable"))
+    guarded, free = start(bundle, engine), start(bundle, engine)
+    guarded.guard, note = open_guard(bundle, guarded)
+    assert note is None
+    unseen = digits(bundle, list(range(10)), 600)
+
+    def accuracy(it: DecoPlus) -> float:
+        return float(np.mean(it.predict(unseen.x).argmax(axis=1) == unseen.labels))
+
+    first, memory = guarded.model, guarded.memory
+    for number in range(1, 4):
+        for each in (guarded, free):
+            each.learn(digits(bundle, list(range(10)), 300))
+        assert guarded.memory is not memory
+        report = guarded.retrain()
+        assert not report.accepted
+        assert report.verdict is not None
+        assert "guard images" in str(report.verdict.reason)
+        assert guarded.model is first
+        assert guarded.memory is memory
+        assert (guarded.guard.kept.rejections, guarded.dropped) == (number, number)
+        assert free.retrain().accepted
+    assert accuracy(free) < accuracy(guarded) - 0.1
+    assert (guarded.learn(digits(bundle, [3])).active, guarded.memory) == ([], memory)  # it pauses
+    assert guarded.learn(digits(bundle, [3])).active == [6]
+
+
+def test_without_guard_images_only_what_is_not_finite_is_rejected(learner: DecoPlus, bundle: Bundle) -> None:
+    bare = replace(bundle, files={name: digest for name, digest in bundle.files.items() if name != "guard.npz"})
+    learner.guard, note = open_guard(bare, learner)
+    assert note is not None
+    learner.learn(digits(bundle, [3]))
+    assert learner.retrain().accepted
+    memory, model = learner.memory, learner.model
+    assert learner.guard.kept.memory is memory
+    learner.memory = Statistics(learner.statistics.a, learner.statistics.b * np.float32(np.inf))
+    with np.errstate(invalid="ignore"):
+        report = learner.retrain()
+    assert report.verdict is not None
+    assert (report.accepted, report.verdict.reason) == (False, "is not finite")
+    assert learner.memory is memory
+    assert learner.model is model
+
+
+def linear(classes: int, seen: int, temperatures: tuple[float, float] = (1.0, 1.0)) -> DecoPlus:
+    """Images of `classes` directions in 12 dimensions; the first `seen` of the classes are among the labelled ones."""
+    rng = np.random.default_rng(0)
+    means = 4 * np.eye(classes, 12, dtype=np.float32)
+    y = np.repeat(np.arange(seen), 20)
+    x = means[y] + rng.standard_normal((len(y), 12)).astype(np.float32)
+    known = add(Statistics.zero(12, classes), x, np.eye(classes, dtype=np.float32)[y])
+    return DecoPlus(LinearEngine(classes, means.ravel()), Start(known, *temperatures), classes, RECIPE, rng)
+
+
+def frames(y: list[int], classes: int, seed: int = 1) -> Segment:
+    rng, n = np.random.default_rng(seed), len(y)
+    x = 4 * np.eye(classes, 12)[y] + rng.standard_normal((n, 12))
+    return Segment(
+        x.reshape(n, 3, 2, 2).astype(np.float32), np.zeros(n, np.int64), np.ones(n, np.float32), np.asarray(y)
+    )
+
+
+def test_two_classes() -> None:
+    it = linear(2, 2)
+    for y in ([0] * 30, [1] * 30, [0, 1] * 15):
+        report = it.learn(frames(y, 2))
+        assert report.active == sorted(set(y))
+        it.retrain()
+    assert it.model.shape == (13 * 2,)
+    unseen = frames([0, 1] * 20, 2, seed=2)
+    assert np.mean(it.predict(unseen.x).argmax(axis=1) == unseen.labels) > 0.9
+
+
+def test_a_class_without_a_labelled_image_is_none_of_the_regressions_until_the_votes_bring_it() -> None:
+    it, unseen = linear(3, 2), frames([2] * 20, 3, seed=2)
+    phi, _ = it.engine.represent(unseen.x)
+    assert np.isfinite(it.model).all()
+    assert not np.any(scores(it.model.reshape(13, 3), phi)[:, 2])
+    assert it.learn(frames([2] * 60, 3)).active == [2]
+    it.retrain()
+    assert np.mean(scores(it.model.reshape(13, 3), phi).argmax(axis=1) == 2) > 0.9
+
+
+def test_the_temperatures_divide_votes_and_answers() -> None:
+    plain, wide, cold = linear(3, 3), linear(3, 3, (1.0, 4.0)), linear(3, 3, (20.0, 1.0))
+    x = frames([0, 1, 2], 3).x
+    _, votes = plain.engine.represent(x)
+    np.testing.assert_allclose(4 * (wide.predict(x) - votes), plain.predict(x) - votes, atol=1e-4)
+    np.testing.assert_allclose(cold.predict(x) - votes / 20, plain.predict(x) - votes, atol=1e-4)
+    for it in (plain, wide, cold):
+        it.learn(frames([0] * 6 + [1] * 6 + [2] * 6, 3))
+    assert same_memory(plain.memory, wide.memory)
+    phi, votes = cold.engine.represent(frames([0] * 6 + [1] * 6 + [2] * 6, 3).x)
+    _, t = posterior(scipy.special.softmax(votes / 20, axis=1).astype(np.float32))
+    expected = add(linear(3, 3).statistics, phi, t)
+    np.testing.assert_allclose(cold.statistics.b, expected.b, rtol=1e-4, atol=1e-4)
+    assert not np.allclose(cold.statistics.b, plain.statistics.b, atol=0.1)
+
+
+@given(st.integers(1, 30), st.integers(2, 6), st.integers(0, 2**31), st.floats(0, 1e4))
+@settings(max_examples=30)
+def test_any_frames_are_counted_once_each(n: int, classes: int, seed: int, size: float) -> None:
+    """The constant's moment is the number of frames, and every frame's shares sum to 1."""
+    rng, it = np.random.default_rng(seed), linear(classes, classes)
+    x = (size * rng.standard_normal((n, 3, 2, 2))).astype(np.float32)
+    report = it.learn(Segment(x, np.zeros(n, np.int64), np.ones(n, np.float32), np.full(n, -1)))
+    assert report.kept == 1
+    assert it.statistics.a[-1] == pytest.approx(20 * classes + n, rel=1e-5)
+    assert it.statistics.b[-1].sum() == pytest.approx(20 * classes + n, rel=1e-5)
+    it.retrain()
+    assert np.isfinite(it.model).all()
