@@ -24,6 +24,7 @@ JOBS = {
     "memory": "deco_benchmarks.bench.processes:memory",
     "stages": "deco_benchmarks.bench.stages:measure",
     "live": "deco_benchmarks.bench.live:measure",
+    "growth": "deco_benchmarks.bench.growth:segment_of_one_class",
     "sustained": "deco_benchmarks.bench.sustained:measure",
     "torch-start": "deco_benchmarks.bench.torch_side:start",
     "torch-memory": "deco_benchmarks.bench.torch_side:memory",

@@ -27,6 +27,8 @@ def command() -> None:
     deco-bench run --bundle bundle --quick             a minute: is this board fast enough?
     deco-bench run --bundle bundle --out board.json    minutes: figures to keep
     deco-bench counts --bundle bundle                  what it costs without a clock
+    deco-bench profile --bundle bundle                 where the time of a gradient goes
+    deco-bench growth --out growth.json                what more classes or larger images cost
     deco-bench compare before.json after.json          what became faster, what slower
     deco-bench boards benchmarks/boards > docs/boards.md
     """
@@ -131,6 +133,62 @@ def counts(bundle: Path) -> None:
     from deco_benchmarks.bench.counts import measure  # not at the top: the other commands need no onnxruntime
 
     click.echo(json.dumps(measure(bundle), indent=1))
+
+
+@command.command()
+@click.option("--width", default=128, type=click.IntRange(1), help="Channels of the ConvNet that is measured.")
+@click.option("--engine", default="portable", type=click.Choice(sorted(engines())), help="Numeric engine.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE.json", help="Result.")
+def growth(width: int, engine: str, out: Path) -> None:
+    """Measure how a segment's time and memory grow with segment, images per class, classes and image side.
+
+    Exports a small bundle of noise for each case, so it needs torch too. Memory is that of the process without the
+    segment's own images.
+
+    \b
+    deco-bench growth --out growth.json
+    """
+    _check_modules(True)
+    _check_writable(out)
+    from deco_benchmarks.bench.growth import measure  # not at the top: the other commands need no torch
+
+    with progress_bars() as progress:
+        content = measure(width, engine, progress)
+    out.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    for name, case in content["cases"].items():
+        click.echo(
+            f"{name:<14} pixels x {case['pixels_vs_base']:.2f}   time x {case['seconds_vs_base']:.2f}   "
+            f"memory x {case['peak_mib_vs_base']:.2f} ({case['peak_mib']:.0f} MiB)"
+        )
+
+
+@command.command()
+@click.option("--bundle", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Made by deco-export.")
+@click.option("--graph", default="weight_gradient", metavar="NAME", help="Learning graph to look into.")
+@click.option("--engine", default="portable", type=click.Choice(["portable", "openvino"]), help="Whose operators.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.json", help="Write the profile there.")
+def profile(bundle: Path, graph: str, engine: str, out: Path | None) -> None:
+    """Print which operators of a learning graph take how much of its time, the costliest first.
+
+    \b
+    deco-bench profile --bundle bundle --graph input_gradient --engine openvino
+    """
+    _check_modules(False)
+    if out is not None:
+        _check_writable(out)
+    if engine == "openvino" and util.find_spec("openvino") is None:
+        raise RuntimeMissingError(
+            "expected the package openvino, but found none; run pip install 'deco-edge[openvino]'"
+        )
+    from deco_benchmarks.bench.profile import measure  # not at the top: the other commands need no onnxruntime
+
+    content = measure(bundle, graph, engine)
+    if out is not None:
+        results.write(out, content)
+    per_image = content["milliseconds"] / content["micro_batch"]
+    click.echo(f"{graph} on {engine}, {content['threads']} threads: {per_image:.2f} ms per image")
+    for each in content["operators"]:
+        click.echo(f"{each['share']:6.1%} {each['milliseconds']:9.3f} ms {each['nodes']:4d}  {each['operator']}")
 
 
 def _check_modules(against_torch: bool) -> None:
