@@ -113,9 +113,9 @@ def command() -> click.Command:
             ["--guard/--no-guard"],
             default=True,
             show_default=True,
-            help="Score every update on the bundle's held-out images before it is used, and go back to the model and "
-            "buffer before it if it does harm; after three such updates learning pauses for a while. The paper has no "
-            "guard.",
+            help="Score every update on the bundle's held-out images before it is used, and go back to what was "
+            "accepted before it if it does harm; after three such updates learning pauses for a while. The paper has "
+            "no guard.",
         ),
         click.Option(
             ["--threads"],

@@ -134,7 +134,7 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     for text in settings:
         key, _, value = text.partition("=")
         if key not in types:
-            other = "; --recipe paper has more" if recipe.method == "regression" else ""
+            other = "; the recipe paper has more" if recipe.method == "regression" else ""
             raise UsageError(f"expected --set KEY=VALUE with KEY one of {', '.join(types)}, but found {text!r}{other}")
         try:
             changes[key] = types[key](value)

@@ -137,13 +137,15 @@ class Reporter:
             scores=verdict.scores,
         )
         self._view.show(guard=f"{verdict.reason or 'accepted'} (update {number})")
+        if verdict.accepted and report.loss is None:
+            return  # one after each segment: no news
         if verdict.accepted:
             measured, scores = "the bundle has no guard images", verdict.scores
             if "images" in scores:
                 measured = f"{scores['lost']} of {scores['images']} guard images lost, {scores['gained']} gained"
             self._view.line(f"update {number} accepted: {measured}")
             return
-        self._view.line(f"update {number} rejected, it {verdict.reason}: goes back to the model and buffer before it")
+        self._view.line(f"update {number} rejected, it {verdict.reason}: goes back to what was accepted before it")
         if kept.pause:
             self._view.line(
                 f"learning pauses for {kept.pause} segments after {kept.rejections} rejections in a row; "

@@ -102,7 +102,7 @@ PLUS = ("--demo", "--recipe", "deco+")
 def test_values_that_only_the_other_recipe_has(bundle_path: Path, state: Path) -> None:
     words = (
         "expected --set KEY=VALUE with KEY one of segment, retrain_interval, but found 'alpha=0'; "
-        "--recipe paper has more"
+        "the recipe paper has more"
     )
     refused(2, words, "--bundle", bundle_path, "--state", state, *PLUS, "--set", "alpha=0")
 
@@ -129,7 +129,7 @@ def test_the_bundles_recipe_holds_unless_another_is_asked_for(copy: Path, state:
     manifest["recipe"] = named("deco+").to_json()
     (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     usual = ["--bundle", copy, "--demo", "--max-segments", "1"]
-    refused(2, "--recipe paper has more", *usual, "--state", state, "--set", "iterations=1")
+    refused(2, "the recipe paper has more", *usual, "--state", state, "--set", "iterations=1")
     paper = deco_run(*usual, "--state", state, "--recipe", "paper", "--set", "iterations=1")
     assert paper.returncode == 0, paper.stderr
     assert json.loads(paper.stdout)["retrains"] == 0
@@ -412,7 +412,7 @@ def test_steps_that_are_not_finite_are_dropped_and_counted(bundle_path: Path, st
     assert "Traceback" not in done.stderr
     assert "RuntimeWarning" not in done.stderr
     assert "2 updates dropped, not finite" in done.stderr
-    assert "update 1 rejected, it is not finite: goes back to the model and buffer before it" in done.stderr
+    assert "update 1 rejected, it is not finite: goes back to what was accepted before it" in done.stderr
     few = ("--bundle", bundle_path, "--demo", "--max-segments", "1", *settings)
     unguarded = deco_run(*few, "--no-guard", "--state", other)
     assert "an update of the model was dropped because it was not finite" in unguarded.stderr

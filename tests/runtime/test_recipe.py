@@ -146,7 +146,7 @@ def test_what_may_be_set_is_what_the_method_goes_by() -> None:
             override(named("deco+"), [text])
         assert str(caught.value) == (
             f"expected --set KEY=VALUE with KEY one of segment, retrain_interval, but found {text!r}; "
-            "--recipe paper has more"
+            "the recipe paper has more"
         )
     with pytest.raises(UsageError, match=r"with KEY one of segment, vote, .*, but found 'method=regression'$"):
         override(named("paper"), ["method=regression"])
