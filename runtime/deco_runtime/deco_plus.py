@@ -3,7 +3,7 @@
 represent   φ and the logits of the pre-trained model, which stays as it is
 posterior   the votes: which classes the segment holds, and so what each frame shows
 add         their statistics, which forget nothing
-solve       the deployed model: W
+solve       W; the deployed model answers with it and with the pre-trained one
 """
 
 from __future__ import annotations
