@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +33,7 @@ class SegmentReport:
     distances: list[float]
     contrastive: float | None
     dropped: int
-    seconds: float
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,6 @@ class RetrainReport:
     accepted: bool
     seconds: float
     verdict: Verdict | None = None
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What `take_in` made of a segment: the memory with it, and what `SegmentReport` says of it."""
-
-    memory: Memory
-    active: list[int]
-    kept: float
-    pseudo_accuracy: float | None
-    distances: list[float]
-    contrastive: float | None
-    dropped: int
 
 
 class BaseLearner(ABC):
@@ -89,8 +76,8 @@ class BaseLearner(ABC):
         """Logits (N, K) that a model gives images x (N, C, H, W)."""
 
     @abstractmethod
-    def take_in(self, segment: Segment, check: Check) -> Taken:
-        """Vote on a segment and learn from it."""
+    def take_in(self, segment: Segment, check: Check) -> tuple[Memory, SegmentReport]:
+        """Vote on a segment and learn from it: the memory with it, and what was done, but for the seconds."""
 
     @abstractmethod
     def fit(self, check: Check) -> tuple[Floats, list[float]]:
@@ -116,16 +103,14 @@ class BaseLearner(ABC):
             return SegmentReport([], 0.0, None, [], None, 0, time.monotonic() - started)
         before = self.rng.bit_generator.state
         try:
-            taken = self.take_in(segment, check)
+            self.memory, report = self.take_in(segment, check)
         except BaseException:
             self.rng.bit_generator.state = before
             raise
-        self.memory = taken.memory
         self.segments += 1
         self.since_retrain += 1
-        self.dropped += taken.dropped
-        told = {name: value for name, value in vars(taken).items() if name != "memory"}
-        return SegmentReport(**told, seconds=time.monotonic() - started)
+        self.dropped += report.dropped
+        return replace(report, seconds=time.monotonic() - started)
 
     @property
     def retrain_due(self) -> bool:

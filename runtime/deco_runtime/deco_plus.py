@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from deco_runtime.base import BaseLearner, Taken
+from deco_runtime.base import BaseLearner, SegmentReport
 from deco_runtime.engine import Engine
 from deco_runtime.recipe import Recipe
 from deco_runtime.regression import Start, Statistics, add, scores, solve
@@ -61,7 +61,7 @@ class DecoPlus(BaseLearner):
 
         return answers
 
-    def take_in(self, segment: Segment, check: Check) -> Taken:
+    def take_in(self, segment: Segment, check: Check) -> tuple[Statistics, SegmentReport]:
         """Every frame counts, shared among the classes by its posterior."""
         check()
         phi, votes = self.engine.represent(segment.x)
@@ -70,8 +70,7 @@ class DecoPlus(BaseLearner):
         fine = bool(np.isfinite(found.a).all() and np.isfinite(found.b).all())
         known = segment.labels
         right = float(np.mean(known == t.argmax(axis=1))) if len(known) and (known >= 0).all() else None
-        return Taken(
-            found if fine else self.statistics,
+        return found if fine else self.statistics, SegmentReport(
             np.flatnonzero(shares > SHARE).tolist(),
             1.0 if fine else 0.0,
             right,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deco_runtime.base import BaseLearner, Taken
+from deco_runtime.base import BaseLearner, SegmentReport
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.condense import Condensation, Condensed, condense
 from deco_runtime.engine import Engine
@@ -61,7 +61,7 @@ class Learner(BaseLearner):
     def answer(self, model: Floats, x: Floats) -> Floats:
         return self.engine.predict(model, x)[0]
 
-    def take_in(self, segment: Segment, check: Check) -> Taken:
+    def take_in(self, segment: Segment, check: Check) -> tuple[CondensedBuffer, SegmentReport]:
         """One turn of Algorithm 1 up to the update of S: vote on `I_t`, condense its active part into the buffer."""
         active = vote(segment, self.classes, self.recipe)  # eq:filter, eq:active
         known = segment.labels[active.index]
@@ -69,8 +69,7 @@ class Learner(BaseLearner):
         done = Condensed(self.buffer, [], [], 0)
         if len(active):
             done = self.update_buffer(segment.x[active.index], active.y, active.w, check)
-        return Taken(
-            done.buffer,
+        return done.buffer, SegmentReport(
             active.classes.tolist(),
             len(active) / max(len(segment), 1),
             right,
