@@ -16,7 +16,7 @@ import onnx
 import torch
 from deco_runtime.bundle import open_bundle
 from deco_runtime.bundle_files import ENDING, pack
-from deco_runtime.engine import EXACT, REPRESENTATION, check_runtime, engines
+from deco_runtime.engine import EXACT, REPRESENTATION, Engine, check_runtime, engines
 from deco_runtime.errors import DecoError, ExportError, RuntimeMissingError, UsageError
 from deco_runtime.golden import relative_error
 from deco_runtime.manifest import write_manifest
@@ -168,13 +168,13 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     held = _labelled(loaded.validation, how)
     regression = representation.fit(fresh, theta, _labelled(loaded.train, how), len(loaded.classes), mirrored)
     onnx.save_model(regression.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
-    w = solve(regression.statistics)
+    votes_t, answers_t = _temperatures(engine, solve(regression.statistics), *held)
     np.savez(
         directory / "regression.npz",
         a=regression.statistics.a,
         b=regression.statistics.b,
-        vote_temperature=np.float32(pretrain.temperature(lambda x: engine.represent(x)[1], *held)),
-        answer_temperature=np.float32(pretrain.temperature(lambda x: scores(w, engine.represent(x)[0]), *held)),
+        vote_temperature=np.float32(votes_t),
+        answer_temperature=np.float32(answers_t),
     )
     progress("fitting the regression of deco+", 1, 1)
 
@@ -278,6 +278,14 @@ def _check_inference(file: Path, golden: verify.Values) -> None:
         raise ExportError(
             f"expected inference.onnx to agree with torch, but it is off by {error:.1e}; please report it"
         )
+
+
+def _temperatures(engine: Engine, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Those of the votes and of the regression's values W (D + 1, K), on held-out images; 1 without any."""
+    if not len(y):
+        return 1.0, 1.0
+    phi, votes = engine.represent(x)
+    return pretrain.temperature(votes, y), pretrain.temperature(scores(w, phi), y)
 
 
 def _golden_of(graph: onnx.ModelProto, model: torch.nn.Module, x: np.ndarray, mirrored: bool) -> verify.Values:

@@ -58,14 +58,12 @@ TEMPERATURES = np.geomspace(0.01, 10.0, 121)
 values, mostly between 0 and 1, take a tenth."""
 
 
-def temperature(predict: Callable[[Floats], Floats], x: Floats, y: Ints) -> float:
-    """T for which softmax(logits / T) gives held-out labels the highest likelihood (Guo et al. 2017); 1 without any.
-
-    predict: x (n, C, H, W) → logits (n, K). y: (n,).
-    """
+def temperature(logits: Floats, y: Ints) -> float:
+    """T for which softmax(logits / T), logits (n, K), gives held-out labels y (n,) the highest likelihood (Guo et al.
+    2017); 1 without any."""
     if not len(y):
         return 1.0
-    wide = torch.from_numpy(predict(x)).double()
+    wide = torch.from_numpy(logits).double()
     losses = [float(nn.functional.cross_entropy(wide / t, torch.from_numpy(y))) for t in TEMPERATURES]
     return float(TEMPERATURES[int(np.argmin(losses))])
 
