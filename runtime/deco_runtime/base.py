@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from deco_runtime.engine import Engine
 from deco_runtime.guard import Guard, Memory, Verdict
 from deco_runtime.recipe import Recipe
 from deco_runtime.types import Batches, Check, Floats, Ints, Segment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(frozen=True)

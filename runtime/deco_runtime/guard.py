@@ -96,7 +96,7 @@ class Guard:
 
         rehearse: the learner's.
         """
-        self._rehearse, self._frozen, self._labelled = rehearse, frozen, labelled
+        self._rehearse, self.frozen, self._labelled = rehearse, frozen, labelled
         self._frozen_logits: Floats | None = None  # when first needed: a start must not wait for it
         self.kept = Kept(memory, np.zeros(0 if labelled is None else len(labelled.labels), bool))
 
@@ -112,7 +112,7 @@ class Guard:
         images = reference = None
         if self._labelled is not None:
             if self._frozen_logits is None:
-                self._frozen_logits = self._labelled.logits(self._frozen, check)
+                self._frozen_logits = self._labelled.logits(self.frozen, check)
             images, reference = self._labelled.logits(model, check), self._frozen_logits
         elif new is not None and old is not None:
             images, reference = new[0], old[0]

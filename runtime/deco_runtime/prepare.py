@@ -27,7 +27,6 @@ from deco_runtime.resources import Limits, Resources
 from deco_runtime.run import Run
 from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer, normalised, read_test_folder
-from deco_runtime.types import Floats
 from deco_runtime.view import View
 
 L = TypeVar("L", bound=Learner)
@@ -82,14 +81,12 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         view.line(words)
     events = EventLog(options.events)
     learner = restored = note = None
-    fresh = np.zeros(0, np.float32)
     if options.learn:
         learner = new_learner(bundle, engine, recipe, options.seed)
         if options.guard:
             learner.guard, note = open_guard(bundle, learner)
             if note:
                 view.line(f"note: {note}")
-        fresh = learner.model
         restored, note = states.load(directory, bundle, learner)
         if note:
             view.line(f"warning: {note}")
@@ -120,7 +117,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         skip = restored.position
         view.line(f"goes on with {source.name} at frame {skip}")
     if learner is not None and learner.guard is not None and restored is not None and restored.guard is None:
-        _vet(learner, learner.guard, fresh, events, view)
+        _vet(learner, learner.guard, events, view)
     run = Run(
         bundle,
         engine,
@@ -167,15 +164,13 @@ def open_guard(bundle: Bundle, learner: BaseLearner) -> tuple[Guard, str | None]
     return Guard(learner.rehearse, learner.model, learner.memory, labelled), note
 
 
-def _vet(learner: BaseLearner, guard: Guard, fresh: Floats, events: EventLog, view: View) -> None:
-    """Judge what was learned without a guard, and go back to where the bundle starts if it does harm.
-
-    fresh: the model (P,) that the bundle starts with; the guard still has the memory it starts with.
-    """
-    verdict = guard.judge(learner.model, fresh, learner.memory)
+def _vet(learner: BaseLearner, guard: Guard, events: EventLog, view: View) -> None:
+    """Judge what was learned without a guard, and go back to the model and memory that the guard, and so the bundle,
+    starts with if it does harm."""
+    verdict = guard.judge(learner.model, guard.frozen, learner.memory)
     learner.memory = guard.settle(verdict, learner.memory, learner.recipe.retrain_interval)
     if not verdict.accepted:
-        learner.model = fresh
+        learner.model = guard.frozen
         view.line(f"the model learned without a guard {verdict.reason}: goes back to what the bundle starts with")
     decision = "accepted" if verdict.accepted else "rolled back"
     events.write("guard", decision=decision, update=learner.retrains, reason=verdict.reason, scores=verdict.scores)

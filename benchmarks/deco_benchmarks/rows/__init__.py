@@ -31,8 +31,8 @@ class Setup:
     """What every row starts from.
 
     theta: (P,) the pre-trained model. condensed: the bundle's initial buffer. regression: reads what `deco+` starts
-    from. x_labelled (n, C, H, W), y_labelled (n,): the
-    labelled images the model was trained on. ipc: images per class a buffer may hold.
+    from. x_labelled (n, C, H, W), y_labelled (n,): the labelled images the model was trained on. ipc: images per class
+    a buffer may hold.
     """
 
     engine: Engine
