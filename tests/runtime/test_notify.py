@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from deco_runtime.notify import Notifier
 from mjpeg_server import mjpeg_server
+from processes import started
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="systemd's protocol")
 
@@ -56,12 +57,11 @@ def listener(tmp_path: Path) -> Iterator[Listener]:
     listener.socket.close()
 
 
-@contextmanager
-def deco_run(listener: Listener, bundle: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+def deco_run(listener: Listener, bundle: Path, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """A deco-run process that reports to the listener, with a watchdog of three periods."""
     recipe = ["segment=16", "retrain_interval=1", "retrain_epochs=100000", "iterations=2"]
     settings = [text for setting in recipe for text in ("--set", setting)]
-    process = subprocess.Popen(
+    return started(
         [*COMMAND, "--bundle", str(bundle), "--engine", "portable", *settings, *more],
         env={
             **os.environ,
@@ -69,14 +69,7 @@ def deco_run(listener: Listener, bundle: Path, *more: str) -> Iterator[subproces
             "WATCHDOG_USEC": str(int(3 * PERIOD_S * 1e6)),
         },
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
     )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def ends(process: subprocess.Popen[str], listener: Listener, number: signal.Signals = signal.SIGTERM) -> None:

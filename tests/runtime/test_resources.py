@@ -8,8 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from deco_runtime.resources import Limits, Resources
 from deco_runtime.view import View
 from fake_engine import fresh
 from mjpeg_server import mjpeg_server
+from processes import started
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 PROGRAM = """
@@ -42,25 +42,14 @@ ENDLESS = ("segment=16", "retrain_interval=1", "retrain_epochs=1000000", "iterat
 ZONE, MEMORY = "sys/class/thermal/thermal_zone0", "proc/meminfo"
 
 
-@contextmanager
 def running(
     bundle: Path, place: Path, *more: str, recipe: tuple[str, ...] = QUICK, root: Path | str = ""
-) -> Iterator[subprocess.Popen[str]]:
+) -> AbstractContextManager[subprocess.Popen[str]]:
     """deco-run with its state and events in `place`; without another source, on the demo stream, scored on nothing."""
     source = () if "--video" in more else ("--video", str(bundle / "demo" / "stream.avi"))
     settings = [word for setting in recipe for word in ("--set", setting)]
     usual = ["--bundle", str(bundle), "--engine", "portable", "--state", f"{place}/s", "--events", f"{place}/e"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(root), *usual, *settings, *source, *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    return started([sys.executable, "-c", PROGRAM, str(root), *usual, *settings, *source, *more])
 
 
 def end(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:

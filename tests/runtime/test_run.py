@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import open_bundle
 from fake_engine import fresh
 from mjpeg_server import mjpeg_server
+from processes import started
 
 # No torch: the training build of onnxruntime, where it finds it, takes seconds to import it.
 COMMAND = [sys.executable, "-c", "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"]
@@ -379,14 +379,8 @@ def test_nothing_is_learned_from_frozen_black_and_half_frames(bundle_path: Path,
     assert summary["frames"] - summary["frozen_frames"] - summary["black_frames"] == 3 * 16
 
 
-@contextmanager
-def running(bundle: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(arguments(bundle, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def running(bundle: Path, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return started(arguments(bundle, *more))
 
 
 def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[dict, str]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import random
 import shutil
 import subprocess
@@ -27,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 from deco_runtime import state as states
 from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.engine import open_engine
 from deco_runtime.prepare import new_learner
 from deco_runtime.recipe import named
+from figures import publish
 
 SEGMENTS = 60
 RECIPES = {
@@ -164,14 +163,8 @@ def main(bundle_path: Path, recipe: str, kills: int, seed: int, out: Path | None
         "weights": bundle.weight_count,
         "seed": seed,
         "seconds": round(time.monotonic() - begun),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
     }
-    text = json.dumps(figures, indent=1) + "\n"
-    if out:
-        out.write_text(text, "utf-8")
-    click.echo(text, nl=False)
+    publish(figures, out)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -26,6 +25,7 @@ from typing import Any
 import click
 import numpy as np
 from deco_runtime.bundle import open_bundle
+from figures import publish
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from mjpeg_server import mjpeg_server
@@ -174,14 +174,8 @@ def main(
         "frames_per_second": fps,
         "cpu_share": share,
         "cpus": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
     }
-    text = json.dumps(figures, indent=1) + "\n"
-    if out:
-        out.write_text(text, "utf-8")
-    click.echo(text, nl=False)
+    publish(figures, out)
     sys.exit(0 if figures["verdict"] == "flat" else 1)
 
 
