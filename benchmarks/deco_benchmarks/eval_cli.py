@@ -27,7 +27,7 @@ def command() -> None:
     "scikit-learn's digits.",
 )
 @click.option("--rows", default="all", metavar="all|NAME,NAME", help="Rows to run, by their names in the table.")
-@click.option("--ipc", default="10", metavar="N,N", help="Images per class in the buffer.")
+@click.option("--ipc", default="10", metavar="N,N", help="Images per class in the buffer; 0 for rows that keep none.")
 @click.option("--seeds", default=3, type=click.IntRange(1), help="Trials per setting, seeds 0 … N−1.")
 @click.option("--labelled", default=0.1, type=click.FloatRange(0, 1, min_open=True), help="Share of labels used.")
 @click.option("--stream", default="stc=500", help="Stream, such as stc=500, stc=100,interleave=2 or drift=3.")
@@ -79,6 +79,10 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: s
         sizes = [int(n) for n in ipc.split(",")]
     except ValueError as error:
         raise UsageError(f"expected --ipc as whole numbers such as 1,10, but found {ipc!r}") from error
+    keeping = [name for name in names if getattr(known()[name], "KEEPS_IMAGES", True)]
+    if min(sizes) < (1 if keeping else 0):
+        why = f"row {keeping[0]} keeps images" if keeping else "no row keeps fewer images than none"
+        raise UsageError(f"expected --ipc of at least {1 if keeping else 0}, but found {min(sizes)}: {why}")
     streams.parse(rest["stream"])
     for name in names:
         override(named(getattr(known()[name], "RECIPE", "paper")), rest["settings"])

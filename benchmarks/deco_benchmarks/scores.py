@@ -10,7 +10,7 @@ import numpy as np
 from deco_export.data import Images
 from deco_runtime.base import SegmentReport
 from deco_runtime.preprocess import Preprocessing
-from deco_runtime.scoring import answers
+from deco_runtime.scoring import logits
 from deco_runtime.types import Floats, Ints
 
 MOST = 3
@@ -46,8 +46,12 @@ class Score:
 
 def score(predict: Callable[[Floats], Floats], images: Images, how: Preprocessing, classes: int) -> Score:
     """What `predict`, x (N, C, H, W) → logits (N, K), makes of labelled images."""
-    given = answers(predict, images.pixels, how)
-    counts = np.bincount(images.labels * classes + given, minlength=classes**2)
+    return count(logits(predict, images.pixels, how), images.labels, classes)
+
+
+def count(given: Floats, labels: Ints, classes: int) -> Score:
+    """What logits (n, K) make of images with labels (n,)."""
+    counts = np.bincount(labels * classes + given.argmax(axis=1), minlength=classes**2)
     return Score(counts.reshape(classes, classes).astype(np.int64))
 
 

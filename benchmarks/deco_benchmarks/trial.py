@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import check_recipe, engines, open_engine
 from deco_runtime.preprocess import normalise
 from deco_runtime.recipe import Recipe, named, override, settable
+from deco_runtime.scoring import normalised
 from deco_runtime.types import Segment
 from deco_runtime.vote import pseudo_label
 
@@ -30,6 +32,7 @@ from deco_benchmarks.rows import Row, Setup, rows
 
 CHECKPOINT_EVERY = 10
 """Segments between two checkpoints, at least: each is right behind an update."""
+NO_IMAGES = CondensedBuffer.start(np.zeros((0, 3, 1, 1), np.float32), np.zeros(0, np.int64))
 VALIDATION_SHARE = 0.1
 """Share of every class's labelled images that the export holds out, and of the unlabelled ones that a trial with
 `validation` keeps out of its stream where the data has no validation part."""
@@ -117,9 +120,14 @@ def run_trial(
     progress = checkpoint.restore(resume, trial, row, weather) if resume is not None else None
     clock = _Clock(progress.stages if progress is not None else {})
 
-    def score(images: Images) -> scores.Score:
-        with clock("score"):
-            return scores.score(row.predict, images, how, classes)
+    def scorer(images: Images) -> Callable[[], scores.Score]:
+        answers = row.answers_on(partial(normalised, images.pixels, how))
+
+        def now() -> scores.Score:
+            with clock("score"):
+                return scores.count(answers(), images.labels, classes)
+
+        return now
 
     def frozen(images: Images) -> scores.Score:
         return scores.score(lambda x: setup.engine.predict(setup.theta, x)[0], images, how, classes)
@@ -131,9 +139,9 @@ def run_trial(
         return float(np.mean(setup.engine.predict(setup.theta, held.x_syn)[0].argmax(axis=1) == held.y_syn))
 
     started = time.monotonic()
-    first = frozen(test)
+    first, score = frozen(test), scorer(test)
     if progress is None:
-        now = score(test)
+        now = score()
         progress = checkpoint.Progress([{"frames": 0, "accuracy": now.accuracy}], now.per_class, stages=clock.seconds)
     else:
         started -= progress.seconds
@@ -152,7 +160,7 @@ def run_trial(
             with clock("retrain"):
                 row.retrain()
         if (number + 1) % preset.score_every == 0:
-            now = score(test)
+            now = score()
             curve.append({"frames": begin + len(index), "accuracy": now.accuracy})
             progress.best = np.maximum(progress.best, now.per_class)
         if number + 1 - saved >= CHECKPOINT_EVERY and row.learner.since_retrain == 0:
@@ -163,7 +171,7 @@ def run_trial(
         tick(number + 1, count)
     with clock("retrain"):
         row.finish()
-    final = score(test)
+    final = score()
     curve.append({"frames": count * recipe.segment, "accuracy": final.accuracy})
     before, buffer = buffer, row.buffer()
     if buffer is not None:
@@ -177,7 +185,7 @@ def run_trial(
         "seed": config.seed,
         "final_accuracy": final.accuracy,
         "frozen_accuracy": first.accuracy,
-        "final_accuracy_clean": score(clean).accuracy if spec.drift else final.accuracy,
+        "final_accuracy_clean": scorer(clean)().accuracy if spec.drift else final.accuracy,
         "frozen_accuracy_clean": frozen(clean).accuracy if spec.drift else first.accuracy,
         "average_accuracy": float(np.mean([point["accuracy"] for point in curve])),
         "forgetting_per_class": dict(zip(bundle.classes, (progress.best - final.per_class).tolist(), strict=True)),
@@ -206,7 +214,7 @@ def _setup(config: Config, recipe: Recipe, bundle: Bundle, labelled: Images) -> 
         engine=open_engine(bundle, config.engine),
         parameters=bundle.parameters,
         theta=bundle.weights(),
-        condensed=bundle.buffer(),
+        condensed=bundle.buffer() if config.ipc else NO_IMAGES,
         regression=bundle.regression,
         x_labelled=normalise(labelled.pixels, bundle.preprocessing),
         y_labelled=labelled.labels,

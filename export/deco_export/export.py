@@ -32,13 +32,17 @@ from deco_export.onnx_graph import IR_VERSION, OPSET
 GUARD_IMAGES, GUARD_BYTES = 500, 16_000_000
 """At most so many held-out images go along for the guard, and as many bytes of pixels: 106 images at 224 pixels."""
 
+IPC = {"condensation": 10, "regression": 0}
+"""Condensed images per class, by the method of the recipe."""
+
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total)."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for; see `deco-export --help`. engine: the one that condenses the initial buffer."""
+    """What the user asked for; see `deco-export --help`. ipc: 0 for no condensed images, None for as many as the recipe
+    needs. engine: the one that condenses them."""
 
     data: str
     out: Path
@@ -47,7 +51,7 @@ class Options:
     width: int | None
     depth: int | None
     image_size: int
-    ipc: int
+    ipc: int | None
     epochs: int | None
     seed: int
     validation: float
@@ -120,9 +124,15 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     if loaded.skipped:
         notes.append(loaded.skipped)
     count = np.bincount(loaded.train.labels, minlength=len(loaded.classes))
-    if count.min() < options.ipc:  # met here rather than after the training
+    ipc = options.ipc if options.ipc is not None else IPC[recipe.method]
+    if ipc == 0 and recipe.method == "condensation":
         raise UsageError(
-            f"expected at least --ipc {options.ipc} labelled training images of every class, but "
+            f"expected --ipc of at least 1 for --recipe {recipe.name}, which learns with condensed images, but "
+            "found 0; raise it, or take --recipe deco+"
+        )
+    if count.min() < ipc:  # met here rather than after the training
+        raise UsageError(
+            f"expected at least --ipc {ipc} labelled training images of every class, but "
             f"{loaded.classes[int(count.argmin())]!r} has {count.min()}; lower --ipc, or raise --labelled"
         )
 
@@ -151,22 +161,31 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     sets, runs_on = _write_graphs(directory, fresh, theta, notes)
 
     engine = engines()[options.engine].load(directory)
-    buffer = initial_buffer(
-        engine,
-        theta,
-        loaded.train,
-        loaded.classes,
-        options.ipc,
-        how,
-        parameters,
-        named("paper"),
-        np.random.default_rng(options.seed),
-        lambda done, total: progress("condensing the labelled images", done, total),
-    )
+    if ipc:
+        buffer = initial_buffer(
+            engine,
+            theta,
+            loaded.train,
+            loaded.classes,
+            ipc,
+            how,
+            parameters,
+            named("paper"),
+            np.random.default_rng(options.seed),
+            lambda done, total: progress("condensing the labelled images", done, total),
+        )
+        np.savez(directory / "buffer.npz", x_syn=buffer.x_syn, y_syn=buffer.y_syn)
 
     progress("fitting the regression of deco+", 0, 1)
     held = _labelled(loaded.validation, how)
-    regression = representation.fit(fresh, theta, _labelled(loaded.train, how), len(loaded.classes), mirrored)
+    regression = representation.fit(
+        fresh,
+        theta,
+        _labelled(loaded.train, how),
+        len(loaded.classes),
+        mirrored,
+        np.random.default_rng(options.seed),
+    )
     onnx.save_model(regression.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
     votes_t, answers_t = _temperatures(engine, solve(regression.statistics), *held)
     np.savez(
@@ -195,7 +214,6 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         )
 
     np.save(directory / "weights.npy", theta)
-    np.savez(directory / "buffer.npz", x_syn=buffer.x_syn, y_syn=buffer.y_syn)
     np.savez(directory / "golden.npz", **golden)  # type: ignore[arg-type]
     guard = guard_images(loaded.validation)
     if len(guard):
@@ -224,7 +242,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
             "seed": options.seed,
             "epochs": epochs,
             "labelled": options.labelled,
-            "ipc": options.ipc,
+            "ipc": ipc,
             "train_images": len(loaded.train),
             "validation_images": len(loaded.validation),
             "train_accuracy": train_accuracy,

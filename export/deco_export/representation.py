@@ -1,6 +1,7 @@
 """What `deco+` regresses on: two layers of the pre-trained model, pooled, of the image and its mirror image, projected.
 
-The projection holds the principal axes of the labelled images, so that the regression's statistics stay small.
+The projection holds those principal axes of the labelled images along which their classes lie furthest apart, so that
+the regression's statistics stay small.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import torch
 from deco_runtime.regression import Statistics, add
 from deco_runtime.types import Floats, Ints
 from deco_runtime.vote import targets
 from onnx import TensorProto, helper
 
 from deco_export.forward import Forward
+from deco_export.pretrain import shifted
 
 GRID = 4
 """A layer's map is averaged to at most this many positions each way."""
 SIZE = 960
 """Most values of a representation: the second moments of so many are 1.8 MB of float32."""
+ENOUGH = 2
+"""Times SIZE images, at least, to find the axes of."""
 BATCH = 32
 
 Labelled = tuple[Floats, Ints]
@@ -37,19 +42,22 @@ class Projection:
     axes: Floats
 
     @classmethod
-    def fit(cls, raw: Floats, layers: tuple[int, ...]) -> Projection:
-        """The principal axes of raw (n, R), in which each layer, of the sizes `layers`, counts by its own spread.
+    def fit(cls, raw: Floats, y: Ints, layers: tuple[int, ...]) -> Projection:
+        """Principal axes of raw (n, R), in which each layer, of the sizes `layers`, counts by its own spread.
 
-        The first axis has a mean square of 1 over raw. D is also at most n − 1.
+        Where there are more than SIZE, those stay along which the means of the classes, labels y (n,), vary most. The
+        first axis of all has a mean square of 1 over raw. D is also at most n − 1.
         """
         mean = raw.mean(axis=0)
         centred = raw - mean
         spreads = [part.std() + 1e-12 for part in np.split(centred, np.cumsum(layers)[:-1], axis=1)]
         scale = np.repeat(1 / np.array(spreads), layers).astype(np.float32)
-        _, values, rows = np.linalg.svd(centred * scale, full_matrices=False)
-        count = min(SIZE, len(raw) - 1, raw.shape[1])
+        left, values, rows = np.linalg.svd(centred * scale, full_matrices=False)
+        count = min(len(raw) - 1, raw.shape[1])
+        means = np.stack([left[y == c].mean(axis=0) for c in np.unique(y)]) * values
+        kept = np.sort(np.argsort(-means[:, :count].var(axis=0), kind="stable")[:SIZE])
         size = max(float(values[0]) / np.sqrt(len(raw)), 1e-12)
-        return cls(mean, np.ascontiguousarray((rows[:count] * scale / size).T.astype(np.float32)))
+        return cls(mean, np.ascontiguousarray((rows[kept] * scale / size).T.astype(np.float32)))
 
 
 @dataclass(frozen=True)
@@ -60,12 +68,24 @@ class Regression:
     statistics: Statistics
 
 
-def fit(fresh: Callable[[], Forward], theta: Floats, train: Labelled, classes: int, mirrored: bool) -> Regression:
-    """What `deco+` starts from. train: x (n, C, H, W) and y (n,). mirrored: a mirrored image shows the same class."""
+def fit(
+    fresh: Callable[[], Forward],
+    theta: Floats,
+    train: Labelled,
+    classes: int,
+    mirrored: bool,
+    rng: np.random.Generator,
+) -> Regression:
+    """What `deco+` starts from. train: x (n, C, H, W) and y (n,). mirrored: a mirrored image shows the same class.
+
+    So few images that they span fewer than SIZE axes are joined by shifted copies, for the projection only.
+    """
     x, y = train
     raw_model, layers = raw_graph(fresh(), theta, mirrored)
     raw = run(raw_model, "raw", x)
-    projection = Projection.fit(raw, layers)
+    copies = -(-ENOUGH * SIZE // len(x)) - 1
+    others = [run(raw_model, "raw", shifted(torch.from_numpy(x), rng).numpy()) for _ in range(copies)]
+    projection = Projection.fit(np.concatenate([raw, *others]), np.tile(y, 1 + max(copies, 0)), layers)
     phi = ((raw - projection.mean) @ projection.axes).astype(np.float32)
     statistics = add(Statistics.zero(phi.shape[1], classes), phi, one_hot(y, classes))
     return Regression(_projected(raw_model, projection, classes), statistics)

@@ -6,7 +6,7 @@
                       representation .onnx (standard operators)
     ort_training/     the same gradients and ONNX Runtime's training artifacts (if exported with that package)
     weights.npy       θ_0 (P,) float32
-    buffer.npz        x_syn (n, C, H, W) float32, y_syn (n,) int64
+    buffer.npz        x_syn (n, C, H, W) float32, y_syn (n,) int64 (if any were condensed: `deco+` needs none)
     guard.npz         pixels (g, size, size, 3) uint8 B, G, R and labels (g,) int64: labelled images that the model was
                       not trained on, for the guard of updates (if there were any)
     regression.npz    what `deco+` starts from: a, b, vote_temperature, answer_temperature, see `Start`
@@ -39,6 +39,7 @@ from deco_runtime.types import Floats, Ints, Pixels
 
 LARGEST_MANIFEST = 16 << 20
 """Bytes."""
+BUFFER = "buffer.npz"
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,17 @@ class Bundle(Manifest):
         return theta
 
     def buffer(self) -> CondensedBuffer:
-        """The initial buffer, condensed from the labelled images."""
-        x = self._array("buffer.npz", "x_syn", np.float32, (None, *self.image_shape))
-        y = self._array("buffer.npz", "y_syn", np.int64, (len(x),))
+        """The initial buffer, condensed from the labelled images. Raises BundleError where there is none."""
+        if BUFFER not in self.files:
+            raise BundleError(
+                f"expected a bundle with condensed images for --recipe paper, but {self.path} was exported without; "
+                "export it again with --ipc 10, or use --recipe deco+"
+            )
+        x = self._array(BUFFER, "x_syn", np.float32, (None, *self.image_shape))
+        y = self._array(BUFFER, "y_syn", np.int64, (len(x),))
         count = np.bincount(y[(y >= 0) & (y < len(self.classes))], minlength=len(self.classes))
         if count.sum() != len(y) or count.min() != count.max() or len(y) == 0:
-            raise self._broken("buffer.npz", "the same number of images of every class")
+            raise self._broken(BUFFER, "the same number of images of every class")
         return CondensedBuffer.start(x, y)
 
     def regression(self) -> Start:

@@ -15,19 +15,19 @@ import numpy as np
 from deco_runtime.base import BaseLearner, SegmentReport
 from deco_runtime.engine import Engine
 from deco_runtime.recipe import Recipe
-from deco_runtime.regression import Start, Statistics, add, scores, solve
+from deco_runtime.regression import Start, Statistics, add, scores, share, solve
 from deco_runtime.types import Batches, Check, Floats, Segment
-from deco_runtime.vote import posterior, softmax
+from deco_runtime.vote import ALIKE, posterior, softmax
 
 SHARE = 0.1
 """Part of a segment from which a class is reported as active."""
 
 
 class DecoPlus(BaseLearner):
-    """The model is W (D + 1, K), flat; the memory are the statistics of every frame so far."""
+    """The model is W (D + 1, K), flat, and the share of its answers; the memory are the statistics of every frame."""
 
     def __init__(self, engine: Engine, start: Start, classes: int, recipe: Recipe, rng: np.random.Generator) -> None:
-        super().__init__(engine, solve(start.statistics).ravel(), start.statistics, classes, recipe, rng)
+        super().__init__(engine, _model(start.statistics, start), start.statistics, classes, recipe, rng)
         self.steps, self.fit_steps = ("adding up the segment", 1), ("solving the regression", 1)
         self._start = start
 
@@ -41,12 +41,13 @@ class DecoPlus(BaseLearner):
         return self._read(model, *self.engine.represent(x))
 
     def _read(self, model: Floats, phi: Floats, votes: Floats) -> Floats:
-        """Logits (n, K) for φ (n, D) and the pre-trained model's (n, K): both, each made as sure as it is right.
+        """Logits (n, K) for φ (n, D) and the pre-trained model's (n, K): a mean of both, each as sure as it is right.
 
-        The regression starts from few images and is then the weaker of the two; in the end it is the stronger.
+        The regression starts from few images and is then the weaker of the two; in the end it is the stronger, and
+        counts more, see `share`.
         """
-        values = scores(model.reshape(-1, self.classes), phi) / self._start.answer_temperature
-        logits: Floats = (values + votes / self._start.vote_temperature).astype(np.float32)
+        values = scores(model[:-1].reshape(-1, self.classes), phi) / self._start.answer_temperature
+        logits: Floats = model[-1] * values + (1 - model[-1]) * votes / np.float32(self._start.vote_temperature)
         return logits
 
     def answers_on(self, images: Batches) -> Callable[[Floats, Check], Floats]:
@@ -65,7 +66,7 @@ class DecoPlus(BaseLearner):
         """Every frame counts, shared among the classes by its posterior."""
         check()
         phi, votes = self.engine.represent(segment.x)
-        shares, t = posterior(softmax(votes / np.float32(self._start.vote_temperature)))
+        shares, t = posterior(softmax(votes / np.float32(ALIKE * self._start.vote_temperature)))
         found = add(self.statistics, phi, t)
         fine = bool(np.isfinite(found.a).all() and np.isfinite(found.b).all())
         known = segment.labels
@@ -80,5 +81,9 @@ class DecoPlus(BaseLearner):
         )
 
     def fit(self, check: Check) -> tuple[Floats, list[float]]:
-        """W, the exact solution."""
-        return solve(self.statistics).ravel(), []
+        """W, the exact solution, and its share."""
+        return _model(self.statistics, self._start), []
+
+
+def _model(statistics: Statistics, start: Start) -> Floats:
+    return np.append(solve(statistics).ravel(), share(statistics, start.statistics))

@@ -22,7 +22,6 @@ FILES = (
     "inference.onnx",
     *(f"graphs/{g}.onnx" for g in ("predict", "weight_gradient", "input_gradient", "feature_gradient")),
     "weights.npy",
-    "buffer.npz",
     "golden.npz",
     "trained_on.txt",
 )

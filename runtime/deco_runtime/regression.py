@@ -57,6 +57,15 @@ class Start:
     answer_temperature: float
 
 
+def share(now: Statistics, start: Statistics) -> np.float32:
+    """√n / (√n + √n₀): the regression's share in an answer, made of n frames now and of n₀ at the start; then a half.
+
+    The error of its values falls with the root of the frames that it is made of; the other model's stays.
+    """
+    root, first = (np.sqrt(max(float(s.b[-1].sum()), TINY)) for s in (now, start))
+    return np.float32(root / (root + first))
+
+
 def with_constant(phi: Floats) -> Floats:
     """φ (n, D) with a constant 1 behind, (n, D + 1)."""
     return np.concatenate([phi, np.ones((len(phi), 1), np.float32)], axis=1)

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from deco_runtime.base import BaseLearner
-from deco_runtime.bundle import Bundle
+from deco_runtime.bundle import BUFFER, Bundle
 from deco_runtime.errors import StateError, first_line
 from deco_runtime.guard import Kept, Memory
 from deco_runtime.reading import ALWAYS_FINE, Array, parse_json, read_bytes, read_npz
 from deco_runtime.types import Floats
 
-SCHEMA = 2
+SCHEMA = 3
 CURRENT, PREVIOUS = "learned.deco", "learned.previous.deco"
 COUNTS = ("segments", "since_retrain", "retrains", "dropped")
 
@@ -222,7 +222,7 @@ def _read(path: Path, bundle: Bundle, fresh: BaseLearner) -> LearnedState:
     like = {"model": fresh.model, **vars(fresh.memory)}
     size = 2 * sum(array.nbytes for array in like.values())
     if path.stat().st_size > 2 * size + ALWAYS_FINE:  # the paper's may be as large, and must be told from damage
-        size += bundle.weights().nbytes + 4 * bundle.buffer().x_syn.nbytes
+        size += bundle.weights().nbytes + (4 * bundle.buffer().x_syn.nbytes if BUFFER in bundle.files else 0)
     arrays = read_npz(io.BytesIO(_payload(path, size)))
     meta = parse_json(arrays["meta"].tobytes())
     if meta["schema"] != SCHEMA:

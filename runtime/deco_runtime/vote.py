@@ -68,13 +68,17 @@ def softmax(logits: Floats) -> Floats:
 
 ROUNDS = 30
 """Steps of EM; shares settle within a few."""
+ALIKE = 1.5
+"""Frames of a segment resemble each other, so that they are wrong together: n of them say as much as n / ALIKE drawn at
+random."""
 
 
 def posterior(p: Floats) -> tuple[Floats, Floats]:
     """Class shares π (K,) of a segment, and p(c | x, π) of each of its frames, (n, K): the soft vote of `deco+`.
 
     p: (n, K) float32, a model's probabilities, which assume classes in equal shares. They must be as sure as they are
-    right: an overconfident model outvotes the segment. Where a segment holds few classes, frames that look like another
+    right, softmax(logits / T), or for frames that come in a row ALIKE times less, softmax(logits / (ALIKE · T)): an
+    overconfident model outvotes the segment. Where a segment holds few classes, frames that look like another
     are far more often mistaken than rare. Expectation maximisation finds the shares that make the segment most likely:
     π ← mean_i of p_i ∘ π / ⟨p_i, π⟩ (Saerens et al. 2002).
     """

@@ -190,6 +190,19 @@ def test_a_failed_trial_is_recorded_and_the_others_go_on(tmp_path: Path) -> None
     assert "--ipc 500" in json.loads(failed.read_text())["error"]
 
 
+def test_rows_that_keep_no_image_start_from_a_bundle_without_a_buffer(tmp_path: Path) -> None:
+    rows = ("--rows", "DECO+,Frozen,Head", "--ipc", 0, "--seeds", 1, "--pretraining", "augmented")
+    done = deco_eval("run", *rows, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = results(tmp_path)
+    assert sorted(found) == ["DECO+-0", "Frozen-0", "Head-0"]
+    for result in found.values():
+        assert (result["ipc"], result["buffer_right_before"]) == (0, None)
+        assert len(result["curve"]) > 2
+    (bundle,) = (tmp_path / ".bases").iterdir()
+    assert "buffer.npz" not in open_bundle(bundle).files
+
+
 def test_a_drifting_stream_is_scored_at_its_end_and_clean(tmp_path: Path) -> None:
     done = deco_eval(
         "run",
@@ -230,6 +243,8 @@ def test_a_setting_is_one_of_every_row(tmp_path: Path) -> None:
     [
         (("run", "--rows", "Nonsense"), "expected --rows all or names among"),
         (("run", "--ipc", "ten"), "expected --ipc as whole numbers"),
+        (("run", "--rows", "DECO+,DECO,Head", "--ipc", "0,10"), "of at least 1, but found 0: row DECO keeps images"),
+        (("run", "--rows", "DECO+", "--ipc", "-1"), "expected --ipc of at least 0, but found -1"),
         (("run", "--stream", "stc=zero", "--rows", "Frozen"), "stc"),
         (("run", "--set", "alhpa=0", "--rows", "DECO"), "expected --set KEY=VALUE with KEY one of"),
     ],

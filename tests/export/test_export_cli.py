@@ -25,7 +25,7 @@ from deco_export.data import Images  # noqa: E402
 from deco_export.export import guard_images  # noqa: E402
 from deco_runtime.bundle import open_bundle  # noqa: E402
 from deco_runtime.engine import EXACT, REPRESENTATION, open_engine  # noqa: E402
-from deco_runtime.errors import UsageError  # noqa: E402
+from deco_runtime.errors import BundleError, UsageError  # noqa: E402
 from deco_runtime.recipe import named  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -145,6 +145,18 @@ def test_many_classes_share_the_guard_images() -> None:
     assert guard.labels.tolist() == list(range(500))
 
 
+def test_deco_plus_needs_no_condensed_images_and_gets_none_unless_asked(photos: Path, tmp_path: Path) -> None:
+    place = USUAL.index("--ipc")
+    done = export("--data", photos, "--out", tmp_path / "bundle", *USUAL[:place], *USUAL[place + 2 :])
+    assert done.returncode == 0, done.stderr
+    assert "condensing" not in done.stderr
+    bundle = open_bundle(tmp_path / "bundle")
+    assert "buffer.npz" not in bundle.files
+    assert bundle.made_with["ipc"] == 0
+    with pytest.raises(BundleError, match="with condensed images for --recipe paper"):
+        bundle.buffer()
+
+
 def test_nothing_held_out_means_no_guard_images_and_is_said(photos: Path, tmp_path: Path) -> None:
     done = export("--data", photos, "--out", tmp_path / "bundle", *USUAL, "--val", "0", "--recipe", "paper")
     assert done.returncode == 0, done.stderr
@@ -202,6 +214,11 @@ REFUSED: dict[str, tuple[tuple[str, ...], int, str]] = {
     "no-folder": (("--data", "{tmp}/absent"), 3, "absent"),
     "one-class": (("--data", "{tmp}/single"), 3, "only 'red'"),
     "ipc": (("--data", "{photos}", "--ipc", "50"), 2, "--ipc 50"),
+    "no-images": (
+        ("--data", "{photos}", "--recipe", "paper", "--ipc", "0"),
+        2,
+        "--ipc of at least 1 for --recipe paper",
+    ),
     "unknown-model": (("--data", "{photos}", "--model", "perceptron"), 2, "convnet, mobilenet, resnet"),
     "broken-model": (("--data", "{photos}", "--model", "my_models:broken"), 2, "my_models:broken"),
     "out-exists": (("--data", "{photos}", "--out", "{tmp}/taken"), 2, "remove it or choose another name"),

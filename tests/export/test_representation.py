@@ -17,6 +17,11 @@ from torch import nn  # noqa: E402
 CLASSES, SIZE = 4, 32
 
 
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(representation, "SIZE", 40)
+
+
 def made(name: str, width: int | None = 8):
     make = models.factory(name, CLASSES, SIZE, width, None)
     torch.manual_seed(0)
@@ -54,7 +59,7 @@ def test_the_layers_are_torchs(mirrored: bool) -> None:
 def test_the_projection_holds_the_principal_axes() -> None:
     rng = np.random.default_rng(0)
     raw = (rng.standard_normal((200, 6)) * [9, 3, 1, 0.1, 0.1, 0.1] + 5).astype(np.float32)
-    found = representation.Projection.fit(raw, (6,))
+    found = representation.Projection.fit(raw, np.zeros(200, np.int64), (6,))
     phi = (raw - found.mean) @ found.axes
     moments = phi.T @ phi / len(phi)
     np.testing.assert_allclose(moments, np.diag(np.diag(moments)), atol=1e-4)
@@ -62,14 +67,28 @@ def test_the_projection_holds_the_principal_axes() -> None:
     assert (np.diff(np.diag(moments)) <= 1e-6).all()
 
 
+def test_of_more_axes_than_there_is_room_for_those_that_tell_the_classes_apart_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Axis 0 varies most and says nothing: the classes lie apart along axis 1."""
+    noise = np.random.default_rng(0).standard_normal((200, 4)) * [9, 1, 0.5, 0.5]
+    raw = np.concatenate([noise + np.float32([0, c, 0, 0]) for c in (-4, 4)]).astype(np.float32)
+    monkeypatch.setattr(representation, "SIZE", 1)
+    found = representation.Projection.fit(raw, np.repeat([0, 1], 200), (4,))
+    along = np.abs(found.axes[:, 0]) / np.linalg.norm(found.axes)
+    assert found.axes.shape == (4, 1)
+    assert along.argmax() == 1
+    assert along[1] > 0.95
+
+
 @pytest.mark.parametrize("name", models.built_in())
 def test_every_family_has_one_that_mirroring_leaves_alone(name: str, tmp_path: Path) -> None:
     _, fresh, theta = made(name, None if name == "mobilenet" else 8)
     x, y = images(24), np.arange(24) % CLASSES
     half = slice(0, 12)
-    found = representation.fit(fresh, theta, (x[half], y[half]), CLASSES, mirrored=True)
+    found = representation.fit(fresh, theta, (x[half], y[half]), CLASSES, True, np.random.default_rng(0))
     phi = representation.run(found.model, "representation", x)
-    assert phi.shape == (24, 11)  # one less than the images it was fitted to
+    assert phi.shape == (24, 40)  # 12 images and their shifted copies span more than 11
     for output, values in (("representation", phi), ("votes", representation.run(found.model, "votes", x))):
         mirror = representation.run(found.model, output, x[..., ::-1].copy())
         np.testing.assert_allclose(mirror, values, atol=1e-4)
@@ -82,7 +101,7 @@ def test_every_family_has_one_that_mirroring_leaves_alone(name: str, tmp_path: P
 def test_the_votes_are_torchs_mean_of_the_logits_of_image_and_mirror_image(name: str, mirrored: bool) -> None:
     model, fresh, theta = made(name, None if name == "mobilenet" else 8)
     x = images(9)
-    found = representation.fit(fresh, theta, (x, np.arange(9) % CLASSES), CLASSES, mirrored)
+    found = representation.fit(fresh, theta, (x, np.arange(9) % CLASSES), CLASSES, mirrored, np.random.default_rng(0))
     with torch.inference_mode():
         straight, turned = (model(torch.from_numpy(each)).numpy() for each in (x, x[..., ::-1].copy()))
     expected = (straight + turned) / 2 if mirrored else straight
@@ -97,7 +116,7 @@ def test_the_statistics_are_those_of_the_graphs_own_representation() -> None:
     x, y = images(40), np.arange(40) % CLASSES
     for i, c in enumerate(y):
         x[i, :, 8 * c : 8 * c + 8] += 4.0
-    found = representation.fit(fresh, theta, (x, y), CLASSES, mirrored=False)
+    found = representation.fit(fresh, theta, (x, y), CLASSES, False, np.random.default_rng(0))
     z = np.c_[representation.run(found.model, "representation", x), np.ones(40)].astype(np.float64)
     a, b = z.T @ z, z.T @ np.eye(CLASSES)[y]
     np.testing.assert_allclose(found.statistics.a, a[np.triu_indices(len(a))], atol=2e-2 * np.abs(a).max())

@@ -139,6 +139,19 @@ def test_the_bundles_recipe_holds_unless_another_is_asked_for(copy: Path, state:
     refused(7, "expected learned state of --recipe deco+", *usual, "--state", state)
 
 
+def test_a_bundle_without_condensed_images_learns_by_deco_plus_alone(copy: Path, state: Path) -> None:
+    without(copy, "buffer.npz")
+    words = f"expected a bundle with condensed images for --recipe paper, but {copy} was exported without; export it"
+    refused(4, words, "--bundle", copy, "--state", state, "--demo", *FEW)
+    usual = ("--bundle", copy, "--state", state, "--demo", "--recipe", "deco+")
+    done = deco_run(*usual, "--max-segments", "1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["retrains"] == 1
+    again = deco_run(*usual, "--max-segments", "1")
+    assert again.returncode == 0, again.stderr
+    assert f"goes on from {state}: 1 segments, 1 updates" in again.stderr
+
+
 def without(bundle: Path, name: str) -> None:
     """The bundle as if it had been exported without this file."""
     manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.special
-from deco_runtime.regression import Statistics, add, scores, solve
+from deco_runtime.regression import Statistics, add, scores, share, solve
 from deco_runtime.vote import posterior
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,6 +77,15 @@ def test_nothing_seen_is_no_answer_and_no_error() -> None:
 
 def test_the_statistics_of_960_values_fit_two_megabytes() -> None:
     assert Statistics.zero(960, 10).nbytes < 2_000_000
+
+
+def test_the_share_grows_with_the_root_of_the_frames() -> None:
+    one = np.ones((1, 2), np.float32) / 2
+    start = add(Statistics.zero(3, 2), np.ones((4, 3), np.float32), one.repeat(4, axis=0))
+    later = add(start, np.ones((32, 3), np.float32), one.repeat(32, axis=0))
+    assert share(start, start) == share(Statistics.zero(3, 2), Statistics.zero(3, 2)) == 0.5
+    assert share(later, start) == 0.75
+    assert share(later, Statistics.zero(3, 2)) > 0.999
 
 
 def test_a_segment_of_one_class_is_given_that_class() -> None:

@@ -288,10 +288,10 @@ def test_state_of_another_much_larger_bundle(saved: Path, bundle: Bundle) -> Non
         load(saved, bundle)
 
 
-@pytest.mark.parametrize("schema", [1, 3, 99, "2", None, [2]])
+@pytest.mark.parametrize("schema", [2, 4, 99, "3", None, [3]])
 def test_state_of_another_version(saved: Path, bundle: Bundle, schema: Any) -> None:
     repacked(saved / CURRENT, lambda arrays, meta: meta.update(schema=schema))
-    with pytest.raises(StateError, match=r"expected learned state of schema 2, but .* is of schema"):
+    with pytest.raises(StateError, match=r"expected learned state of schema 3, but .* is of schema"):
         load(saved, bundle)
 
 

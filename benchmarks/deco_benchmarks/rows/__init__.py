@@ -2,7 +2,7 @@
 
 A module here whose name does not start with `_` defines NAME (as in tables), ABOUT (one sentence and its source) and
 `make(setup) -> Row`, and RECIPE, the name of the recipe it goes by, where that is not the paper's. Adding a row is
-adding such a file.
+adding such a file. KEEPS_IMAGES = False says that a row does without a buffer, so that it also runs at ipc 0.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from deco_runtime.initialise import Parameter
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe
 from deco_runtime.regression import Start
-from deco_runtime.types import Floats, Ints, Segment
+from deco_runtime.types import Batches, Floats, Ints, Segment
 
 
 @dataclass(frozen=True)
 class Setup:
     """What every row starts from.
 
-    theta: (P,) the pre-trained model. condensed: the bundle's initial buffer. regression: reads what `deco+` starts
-    from. x_labelled (n, C, H, W), y_labelled (n,): the labelled images the model was trained on. ipc: images per class
-    a buffer may hold.
+    theta: (P,) the pre-trained model. condensed: the bundle's initial buffer, without an image at ipc 0. regression:
+    reads what `deco+` starts from. x_labelled (n, C, H, W), y_labelled (n,): the labelled images the model was trained
+    on. ipc: images per class a buffer may hold.
     """
 
     engine: Engine
@@ -70,6 +70,10 @@ class Row(Protocol):
 
     def predict(self, x: Floats) -> Floats:
         """x (N, C, H, W) → logits (N, K) of the deployed model as it is now."""
+        ...
+
+    def answers_on(self, images: Batches) -> Callable[[], Floats]:
+        """A function to the logits (n, K) of these n images by the model as it is then; what never changes is kept."""
         ...
 
     def vote(self, x: Floats) -> Floats:
@@ -118,6 +122,10 @@ class LearnerRow:
     def predict(self, x: Floats) -> Floats:
         return self.learner.predict(x)
 
+    def answers_on(self, images: Batches) -> Callable[[], Floats]:
+        answers = self.learner.answers_on(images)
+        return lambda: answers(self.learner.model, lambda: None)
+
     def vote(self, x: Floats) -> Floats:
         return self.predict(x)
 
@@ -132,7 +140,7 @@ class LearnerRow:
 
     def buffer(self) -> CondensedBuffer | None:
         memory = self.learner.memory
-        return memory if isinstance(memory, CondensedBuffer) else None
+        return memory if isinstance(memory, CondensedBuffer) and len(memory.y_syn) else None
 
     def kept(self) -> tuple[str, ...] | None:
         names: tuple[str, ...] | None = getattr(self.learner, "KEPT", ())

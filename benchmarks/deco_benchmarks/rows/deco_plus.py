@@ -9,6 +9,7 @@ from deco_benchmarks.rows import LearnerRow, Row, Setup
 NAME = "DECO+"
 ABOUT = "Streaming ridge regression on pooled layers of the frozen model, with the segment's class shares as prior."
 RECIPE = "deco+"
+KEEPS_IMAGES = False
 
 
 def make(setup: Setup) -> Row:

@@ -12,6 +12,7 @@ from deco_benchmarks.rows import LearnerRow, Row, Setup
 
 NAME = "Frozen"
 ABOUT = "The pre-trained model, never updated."
+KEEPS_IMAGES = False
 
 
 def make(setup: Setup) -> Row:

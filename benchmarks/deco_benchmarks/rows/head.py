@@ -11,12 +11,13 @@ import numpy.typing as npt
 from deco_runtime.base import RetrainReport
 from deco_runtime.condense import Condensed
 from deco_runtime.learner import Learner
-from deco_runtime.types import Floats, Ints
+from deco_runtime.types import Batches, Check, Floats, Ints
 
 from deco_benchmarks.rows import LearnerRow, Row, Setup
 
 NAME = "Head"
 ABOUT = "Ridge regression onto one-hot labels from frozen features; exact, so it forgets nothing."
+KEEPS_IMAGES = False
 
 PENALTIES = tuple(10.0**k for k in range(-2, 7))
 """λ tried; the one with the best leave-one-out accuracy on the labelled images is taken."""
@@ -65,6 +66,25 @@ class Ridge(Learner):
         self.b += f.T @ np.eye(self.classes)[y]
         return Condensed(self.buffer, [], [], 0)
 
+    def answer(self, model: Floats, x: Floats) -> Floats:
+        """Regression values as logits, in place of the model's own last layer: only their order means something."""
+        return self.values(self.features(x))
+
+    def answers_on(self, images: Batches) -> Callable[[Floats, Check], Floats]:
+        """As in `BaseLearner`, but the features of the images are computed once."""
+        kept: list[Doubles] = []
+
+        def answers(model: Floats, check: Check) -> Floats:
+            if not kept:
+                kept.append(np.concatenate([self.features(x) for x in images(check)]))
+            return self.values(kept[0])
+
+        return answers
+
+    def values(self, f: Doubles) -> Floats:
+        """Features (n, F + 1) → (n, K)."""
+        return (f @ self.weights).astype(np.float32)
+
     def retrain(self, check: Callable[[], None] = lambda: None) -> RetrainReport:
         """Solve; θ, and so the features, stay as they are."""
         started = time.monotonic()
@@ -75,17 +95,13 @@ class Ridge(Learner):
 
 
 class Head(LearnerRow):
-    """Answers with the regression in place of the model's own last layer."""
+    """Votes with the frozen model and answers with the regression."""
 
     learner: Ridge
 
-    def predict(self, x: Floats) -> Floats:
-        """Regression values as logits: only their order means something."""
-        return (self.learner.features(x) @ self.learner.weights).astype(np.float32)
-
     def vote(self, x: Floats) -> Floats:
         """The frozen model's logits: a regression that votes for itself drifts to the classes it saw last."""
-        return super().predict(x)
+        return self.learner.engine.predict(self.learner.theta, x)[0]
 
     def finish(self) -> None:
         """Use the segments since the last solution too."""
