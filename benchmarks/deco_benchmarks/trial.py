@@ -20,7 +20,7 @@ from deco_runtime.engine import check_recipe, engines, open_engine
 from deco_runtime.preprocess import normalise
 from deco_runtime.recipe import Recipe, named, override, settable
 from deco_runtime.scoring import normalised
-from deco_runtime.types import Segment
+from deco_runtime.types import Ints, Pixels, Segment
 from deco_runtime.vote import pseudo_label
 
 from deco_benchmarks import checkpoint, scores, streams
@@ -113,8 +113,8 @@ def run_trial(
         pictures |= {"before": to_pixels(buffer.x_syn, how), "y_before": buffer.y_syn}
     spec = streams.parse(config.stream)
     order = streams.order(stream_images.labels, spec, config.seed)[: preset.stream_images]
-    clean = held_out[np.random.default_rng(config.seed).permutation(len(held_out))[: preset.test_images]]
-    test = _as_at_the_end(clean, spec, config.seed)
+    clean = scored(held_out, config)
+    test = as_at_the_end(clean, spec, config.seed)
     trial = f"{config.key} on {bundle.hash}"
     weather = np.random.default_rng(config.seed)
     progress = checkpoint.restore(resume, trial, row, weather) if resume is not None else None
@@ -150,8 +150,7 @@ def run_trial(
     for number in range(len(reports), count):
         begin = number * recipe.segment
         index = order[begin : begin + recipe.segment]
-        severity = streams.severity(begin + np.arange(len(index)), len(order), spec)
-        x = normalise(corrupt(stream_images.pixels[index], severity, weather), how)
+        x = normalise(seen(stream_images, order, begin, recipe.segment, spec, weather), how)
         with clock("predict"):
             pseudo, confidence = pseudo_label(row.vote(x))
         with clock("learn"):
@@ -225,7 +224,22 @@ def _setup(config: Config, recipe: Recipe, bundle: Bundle, labelled: Images) -> 
     )
 
 
-def _as_at_the_end(images: Images, spec: streams.StreamSpec, seed: int) -> Images:
+def scored(held_out: Images, config: Config) -> Images:
+    """Those of the held-out images that the preset scores on."""
+    chosen = np.random.default_rng(config.seed).permutation(len(held_out))[: PRESETS[config.preset].test_images]
+    return held_out[chosen]
+
+
+def seen(
+    images: Images, order: Ints, begin: int, count: int, spec: streams.StreamSpec, weather: np.random.Generator
+) -> Pixels:
+    """The stream's frames from `begin` on, (count, size, size, 3), as corrupted as they are by then."""
+    index = order[begin : begin + count]
+    severity = streams.severity(begin + np.arange(len(index)), len(order), spec)
+    return corrupt(images.pixels[index], severity, weather)
+
+
+def as_at_the_end(images: Images, spec: streams.StreamSpec, seed: int) -> Images:
     """The images under the corruption that the stream ends with."""
     severity = np.full(len(images), spec.drift, np.float32)
     return Images(corrupt(images.pixels, severity, np.random.default_rng(seed + 1)), images.labels)

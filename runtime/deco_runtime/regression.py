@@ -86,16 +86,25 @@ def solve(statistics: Statistics, penalty: float = PENALTY) -> Floats:
     of class c, their mean μ_c, and N in all, the scatter within classes is kept, and the means count alike:
     A' = A − Σ n_c μ_c μ_cᵀ + N/K · Σ μ_c μ_cᵀ, and column c of B' is N/K · μ_c. With equal shares A' = A and B' = B.
     """
-    count, classes = statistics.b.shape
-    a: Doubles = np.zeros((count, count))
-    a[np.triu_indices(count)] = statistics.a
-    a = a + a.T - np.diag(np.diag(a))
-    b = statistics.b.astype(np.float64)
+    a, b, classes = square(statistics), statistics.b.astype(np.float64), statistics.b.shape[1]
     frames = np.maximum(b[-1], TINY)  # of each class: sums of the constant 1
     means, each = b / frames, frames.sum() / classes
     a += (means * (each - frames)) @ means.T
-    ridge = penalty * max(float(np.trace(a)) / count, TINY)
-    w: Floats = np.linalg.solve(a + ridge * np.eye(count), each * means).astype(np.float32)
+    return ridge(a, each * means, penalty)
+
+
+def square(statistics: Statistics) -> Doubles:
+    """A (D + 1, D + 1) float64."""
+    count = len(statistics.b)
+    a: Doubles = np.zeros((count, count))
+    a[np.triu_indices(count)] = statistics.a
+    return a + a.T - np.diag(np.diag(a))
+
+
+def ridge(a: Doubles, b: Doubles, penalty: float = PENALTY) -> Floats:
+    """(a + λ·tr(a)/D'·I)⁻¹ b, float32."""
+    mean = max(float(np.trace(a)) / len(a), TINY)
+    w: Floats = np.linalg.solve(a + penalty * mean * np.eye(len(a)), b).astype(np.float32)
     return w
 
 

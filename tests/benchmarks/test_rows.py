@@ -68,13 +68,16 @@ def marks(row) -> list[float]:
 
 @pytest.mark.parametrize("name", sorted(rows()))
 def test_every_row_learns_and_predicts(name: str) -> None:
-    row = rows()[name].make(setup())
+    row, x = rows()[name].make(setup()), np.random.default_rng(2).standard_normal((5, *SHAPE)).astype(np.float32)
+    answers = row.answers_on(lambda check: iter((x[:3], x[3:])))
+    np.testing.assert_allclose(answers(), row.predict(x), rtol=1e-4, atol=1e-5)
     for mark in (100, 200, 300):
         report = row.learn(segment([1] * 8, mark))
         assert report.kept == 1
         row.retrain()
     row.finish()
-    logits = row.predict(np.zeros((5, *SHAPE), np.float32))
+    logits = row.predict(x)
+    np.testing.assert_allclose(answers(), logits, rtol=1e-4, atol=1e-5)
     assert logits.shape == (5, CLASSES)
     assert np.isfinite(logits).all()
     assert row.state_bytes() >= 0
@@ -223,6 +226,11 @@ def test_deco_plus_is_the_devices_learner() -> None:
         by_hand.learn(replace(part, pseudo=np.zeros(8, np.int64)))
         by_hand.retrain()
     row.finish()
+    np.testing.assert_array_equal(row.learner.model, by_hand.model)
+    for it in (row, by_hand):
+        it.learn(segment([0] * 8, 0.2))
+    row.finish()
+    by_hand.retrain()
     np.testing.assert_array_equal(row.learner.model, by_hand.model)
     np.testing.assert_array_equal(row.predict(made.x_labelled), by_hand.predict(made.x_labelled))
     assert not np.allclose(row.learner.model, rows()["DECO+"].make(made).learner.model, atol=1e-3)

@@ -5,7 +5,7 @@
     PYTHONPATH=runtime fuzz/bin/python tests/fuzz/readers.py BUNDLE state-plus -max_total_time=600 -rss_limit_mb=1024
     PYTHONPATH=runtime fuzz/bin/python tests/fuzz/readers.py BUNDLE bundle -max_total_time=600 -rss_limit_mb=1024
 
-BUNDLE: of deco-export, the smaller the better. state is that of the paper's recipe, state-plus that of deco+.
+BUNDLE: of deco-export --ipc 1, the smaller the better. state is that of the paper's recipe, state-plus that of deco+.
 Everything after the target's name goes to libFuzzer. A finding is any exception but the reader's own error, a crash, a
 hang, or memory above the limit; libFuzzer leaves the input in a file.
 

@@ -2,7 +2,7 @@
 
     python tests/stress/kill.py BUNDLE --recipe paper --kills 500 --out kills.json
 
-BUNDLE: of deco-export --data digits.
+BUNDLE: of deco-export --data digits --ipc 10.
 
 One run after the other goes on from the state of the one before until a replayed stream is learned to its end, and is
 killed on the way: half of them at any moment, half at a save. After each kill every file's checksum is right, the

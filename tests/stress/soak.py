@@ -1,6 +1,6 @@
 """A deco-run that learns from a camera for a long time: does its memory grow, do its threads, its open files?
 
-    python tests/stress/soak.py BUNDLE --minutes 35 --out soak.json      BUNDLE: of deco-export --data digits
+    python tests/stress/soak.py BUNDLE --minutes 35 --out soak.json      BUNDLE: of deco-export --data digits --ipc 10
 
 The camera is an MJPEG server on loopback that goes away every few minutes, so that the capture process is replaced
 too. All is on: learning, updates, the guard, saving, events. Every few seconds /proc tells what the program and its

@@ -35,7 +35,9 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--bundle", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Made by deco-export.")
+@click.option(
+    "--bundle", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Made by deco-export --ipc 10."
+)
 @click.option(
     "--engine",
     default="all",

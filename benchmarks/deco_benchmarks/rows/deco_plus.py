@@ -14,4 +14,12 @@ KEEPS_IMAGES = False
 
 def make(setup: Setup) -> Row:
     """The device's learner; the buffer is not used."""
-    return LearnerRow(DecoPlus(setup.engine, setup.regression(), setup.classes, setup.recipe, setup.rng))
+    return Plus(DecoPlus(setup.engine, setup.regression(), setup.classes, setup.recipe, setup.rng))
+
+
+class Plus(LearnerRow):
+    """Solves once more at the end, for the segments since the last update."""
+
+    def finish(self) -> None:
+        if self.learner.since_retrain:
+            self.learner.retrain()

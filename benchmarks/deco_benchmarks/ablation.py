@@ -1,0 +1,168 @@
+"""What each part of `deco+` is worth: one left out, or put in, at a time.
+
+    python -m deco_benchmarks.ablation --data cifar10 --stream stc=500 --seeds 3 --out FILE.json
+
+Frames are represented once and learned by every variant, with the device's own votes and statistics; the variant named
+"deco+" is the row DECO+ of deco-eval.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from deco_export.data import Images
+from deco_export.export import tool_versions
+from deco_runtime.bundle import open_bundle
+from deco_runtime.engine import Engine, engines, open_engine
+from deco_runtime.preprocess import Preprocessing, normalise
+from deco_runtime.regression import Start, Statistics, add, ridge, scores, share, solve, square
+from deco_runtime.scoring import normalised
+from deco_runtime.terminal import exit_with, progress_bars
+from deco_runtime.types import Floats, Ints
+from deco_runtime.vote import ALIKE, posterior, softmax, targets
+
+from deco_benchmarks import datasets, streams
+from deco_benchmarks.config import PRESETS, Config
+from deco_benchmarks.trial import as_at_the_end, base_bundle, recipe_of, scored, seen, split
+
+
+def by_shares(votes: Floats, temperature: float) -> Floats:
+    """The segment's class shares times softmax(votes / temperature)."""
+    return posterior(softmax(votes / np.float32(temperature)))[1]
+
+
+def one_hot(y: Ints, classes: int) -> Floats:
+    return targets(y, np.ones(len(y), np.float32), classes)
+
+
+def as_they_come(statistics: Statistics) -> Floats:
+    """The plain regression, which follows the classes' shares."""
+    return ridge(square(statistics), statistics.b.astype(np.float64))
+
+
+Label = Callable[[Floats, Ints, Start], Floats]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """label: votes (n, K) and true labels (n,) of a segment → t (n, K). solve: statistics → W. share: of the
+    regression in an answer; None for that of the device."""
+
+    label: Label = lambda votes, y, start: by_shares(votes, ALIKE * start.vote_temperature)
+    solve: Callable[[Statistics], Floats] = solve
+    share: float | None = None
+
+
+VARIANTS = {
+    "deco+": Variant(),
+    "votes: argmax of each frame": Variant(label=lambda votes, y, start: one_hot(votes.argmax(axis=1), votes.shape[1])),
+    "votes: by shares, frames taken as independent": Variant(
+        label=lambda votes, y, start: by_shares(votes, start.vote_temperature)
+    ),
+    "votes: by shares, frames taken as independent, not calibrated": Variant(
+        label=lambda votes, y, start: by_shares(votes, 1)
+    ),
+    "votes: true labels": Variant(label=lambda votes, y, start: one_hot(y, votes.shape[1])),
+    "solution: classes as they come": Variant(solve=as_they_come),
+    "answer: equal shares of both models": Variant(share=0.5),
+    "answer: the regression alone": Variant(share=1),
+    "answer: the pre-trained model alone": Variant(share=0),
+}
+
+
+@click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.option("--data", required=True, metavar="DIR|digits", help="As for deco-eval run.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Result, JSON.")
+@click.option(
+    "--bases", type=click.Path(path_type=Path), metavar="DIR", help="Of a sweep's --out, to share its bundles."
+)
+@click.option("--stream", default="stc=500", metavar="KEY=N,…", help="As for deco-eval run.")
+@click.option("--labelled", default=0.1, type=click.FloatRange(0, 1, min_open=True), help="Share of labels used.")
+@click.option("--preset", default="paper", type=click.Choice(sorted(PRESETS)), help="Size of a trial.")
+@click.option("--pretraining", default="augmented", type=click.Choice(["plain", "augmented"]), help="Of the bundle.")
+@click.option("--engine", default="auto", type=click.Choice(["auto", *sorted(engines())]), help="Numeric engine.")
+@click.option("--seeds", default=3, type=click.IntRange(1), help="Seeds 0, 1, …")
+def main(data: str, out: Path, bases: Path | None, seeds: int, **rest: Any) -> None:
+    """What each part of deco+ is worth: accuracy after a stream with one part changed at a time."""
+    streams.parse(rest["stream"])
+    configs = [Config(row="DECO+", dataset=datasets.name(data), ipc=0, seed=seed, **rest) for seed in range(seeds)]
+    results: list[dict[str, Any]] = []
+    with progress_bars() as progress:
+        for config in configs:
+            dataset = datasets.load(data, PRESETS[config.preset].image_size, config.seed)
+            bundle = base_bundle(dataset, config, (bases or out.parent) / ".bases", progress)
+            _, stream, held_out = split(dataset, config)
+            results += ablate(config, bundle, stream, held_out, progress)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            content = {"config": asdict(replace(config, seed=seeds)), "versions": tool_versions(), "results": results}
+            out.write_text(json.dumps(content, indent=1) + "\n")
+    click.echo(table(results))
+
+
+def ablate(
+    config: Config, bundle_path: Path, stream: Images, held_out: Images, progress: Callable[[str, int, int], None]
+) -> list[dict[str, Any]]:
+    """Every variant on one stream from one bundle: its accuracy under the stream's last corruption and on clean images,
+    and the share of its labels that were right."""
+    bundle = open_bundle(bundle_path)
+    engine, how, start = open_engine(bundle, config.engine), bundle.preprocessing, bundle.regression()
+    spec, segment, weather = streams.parse(config.stream), recipe_of(config).segment, np.random.default_rng(config.seed)
+    order = streams.order(stream.labels, spec, config.seed)[: PRESETS[config.preset].stream_images]
+    clean = scored(held_out, config)
+    tests = {"accuracy": as_at_the_end(clean, spec, config.seed), "accuracy_clean": clean}
+    represented = {name: (*_represent(engine, images, how), images.labels) for name, images in tests.items()}
+    learned, right = dict.fromkeys(VARIANTS, start.statistics), dict.fromkeys(VARIANTS, 0)
+    count = len(order) // segment
+    for number in range(count):
+        begin = number * segment
+        y = stream.labels[order[begin : begin + segment]]
+        phi, votes = engine.represent(normalise(seen(stream, order, begin, segment, spec, weather), how))
+        for name, variant in VARIANTS.items():
+            t = variant.label(votes, y, start)
+            learned[name] = add(learned[name], phi, t)
+            right[name] += int(np.count_nonzero(t.argmax(axis=1) == y))
+        progress(f"seed {config.seed}, segments", number + 1, count)
+    found = []
+    for name, variant in VARIANTS.items():
+        w = variant.solve(learned[name])
+        part = share(learned[name], start.statistics) if variant.share is None else variant.share
+        result: dict[str, Any] = {"variant": name, "seed": config.seed, "labels_right": right[name] / (count * segment)}
+        for test, (phi, votes, labels) in represented.items():
+            values = scores(w, phi) / start.answer_temperature
+            logits = part * values + (1 - part) * votes / start.vote_temperature
+            result[test] = float(np.mean(logits.argmax(axis=1) == labels))
+        found.append(result)
+    return found
+
+
+def _represent(engine: Engine, images: Images, how: Preprocessing) -> tuple[Floats, Floats]:
+    parts = [engine.represent(x) for x in normalised(images.pixels, how, lambda: None)]
+    return np.concatenate([phi for phi, _ in parts]), np.concatenate([votes for _, votes in parts])
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """Means over the seeds, and the difference to deco+ with its standard deviation over them."""
+    lines = ["| variant | accuracy % | against deco+ | on clean images % | labels right % |", "|---|---|---|---|---|"]
+    of = {name: [r for r in results if r["variant"] == name] for name in VARIANTS}
+    whole = np.array([r["accuracy"] for r in of["deco+"]])
+    for name, trials in of.items():
+        accuracy, clean, right = (
+            100 * np.array([r[key] for r in trials]) for key in ("accuracy", "accuracy_clean", "labels_right")
+        )
+        gain = accuracy - 100 * whole
+        lines.append(
+            f"| {name} | {accuracy.mean():.2f} | {gain.mean():+.2f} ± {gain.std(ddof=len(gain) > 1):.2f} | "
+            f"{clean.mean():.2f} | {right.mean():.1f} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_with(main))

@@ -1,0 +1,73 @@
+"""What each part of deco+ is worth: the whole is the row of deco-eval, and each part changes what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from click.testing import CliRunner
+from deco_benchmarks import ablation, datasets
+from deco_benchmarks.config import Config
+from deco_benchmarks.trial import base_bundle, run_trial
+from deco_runtime.regression import PENALTY, Statistics, add, solve
+
+CONFIG = Config("DECO+", "digits", 0.1, 0, "stc=50,drift=3", 0, "smoke", engine="portable", pretraining="augmented")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("ablation")
+    dataset = datasets.load("digits", 16, 0)
+    base_bundle(dataset, CONFIG, folder / ".bases", lambda *_: None)
+    asked = ["--data", "digits", "--preset", "smoke", "--stream", CONFIG.stream, "--engine", "portable", "--seeds", "1"]
+    ended = CliRunner().invoke(ablation.main, [*asked, "--out", str(folder / "found.json")])
+    assert ended.exit_code == 0, ended.output
+    return folder, ended.stdout
+
+
+def test_the_whole_is_the_row_and_the_parts_are_as_named(done: tuple[Path, str]) -> None:
+    folder, printed = done
+    content = json.loads((folder / "found.json").read_text())
+    found = {r["variant"]: r for r in content["results"]}
+    assert list(found) == list(ablation.VARIANTS)
+    assert all(f"| {name} |" in printed for name in found)
+    (bundle,) = (folder / ".bases").iterdir()
+    row, _ = run_trial(CONFIG, datasets.load("digits", 16, 0), bundle, lambda *_: None)
+    assert found["deco+"]["accuracy"] == row["final_accuracy"]
+    assert found["deco+"]["accuracy_clean"] == row["final_accuracy_clean"]
+    assert found["deco+"]["labels_right"] == pytest.approx(row["pseudo_accuracy"])
+    assert found["votes: true labels"]["labels_right"] == 1
+    for name in ("answer: equal shares of both models", "answer: the pre-trained model alone"):
+        assert found[name]["labels_right"] == found["deco+"]["labels_right"]
+    assert len({r["labels_right"] for name, r in found.items() if name.startswith("votes")}) > 1
+
+
+def test_the_plain_regression_does_not_weigh_classes() -> None:
+    rng = np.random.default_rng(0)
+    phi, y = rng.standard_normal((60, 4)).astype(np.float32), np.repeat([0, 1, 2], [40, 15, 5])
+    t = np.eye(3, dtype=np.float32)[y]
+    statistics = add(Statistics.zero(4, 3), phi, t)
+    z = np.c_[phi, np.ones(60)].astype(np.float64)
+    a = z.T @ z
+    expected = np.linalg.solve(a + PENALTY * np.trace(a) / 5 * np.eye(5), z.T @ t)
+    np.testing.assert_allclose(ablation.as_they_come(statistics), expected, atol=1e-5)
+    assert not np.allclose(solve(statistics), expected, atol=1e-2)
+
+
+def test_the_table_holds_means_and_paired_differences() -> None:
+    def result(variant: str, seed: int, accuracy: float) -> dict:
+        both = {"accuracy": accuracy, "accuracy_clean": accuracy}
+        return {"variant": variant, "seed": seed, "labels_right": 0.5, **both}
+
+    results = [result(name, seed, 0.5 + 0.1 * seed) for name in ablation.VARIANTS for seed in (0, 1)]
+    results[2:4] = [result(results[2]["variant"], 0, 0.48), result(results[2]["variant"], 1, 0.56)]
+    lines = ablation.table(results).splitlines()
+    assert len(lines) == 2 + len(ablation.VARIANTS)
+    assert lines[2] == "| deco+ | 55.00 | +0.00 ± 0.00 | 55.00 | 50.0 |"
+    assert lines[3].endswith("| 52.00 | -3.00 ± 1.41 | 52.00 | 50.0 |")
