@@ -70,7 +70,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     unwritable = states.hold(directory) if options.learn else None
     name, choice = options.engine, None
     if name == "auto" and options.learn:  # predictions alone are not worth the seconds of a timing
-        name, choice = fastest(bundle, directory, options.precision)
+        name, choice = fastest(bundle, directory, recipe.method, options.precision)
     engine = open_engine(bundle, name, options.precision)
     if options.learn:
         check_recipe(bundle, engine, recipe)

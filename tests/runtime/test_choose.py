@@ -13,6 +13,8 @@ from deco_runtime.bundle import open_bundle
 from deco_runtime.choose import FILE, fastest
 from deco_runtime.engine import by_preference
 
+METHOD = "condensation"
+
 
 @pytest.fixture(scope="module")
 def usable(bundle_path: Path) -> list[str]:
@@ -25,7 +27,7 @@ def timed(bundle_path: Path, usable: list[str], tmp_path_factory: pytest.TempPat
     if len(usable) < 2:
         pytest.skip(f"only {usable[0]} runs here, so there is nothing to choose")
     directory = tmp_path_factory.mktemp("timed") / "state"
-    name, words = fastest(open_bundle(bundle_path), directory)
+    name, words = fastest(open_bundle(bundle_path), directory, METHOD)
     seconds = json.loads((directory / FILE).read_text("utf-8"))["seconds"]
     assert sorted(seconds) == sorted(usable)
     assert seconds[name] == min(s for s in seconds.values() if s is not None) > 0
@@ -44,7 +46,7 @@ def test_one_engine_needs_no_timing(
 ) -> None:
     untimed(monkeypatch)
     monkeypatch.setattr(choose, "by_preference", lambda bundle, precision: {usable[0]: None, "other": "not installed"})
-    assert fastest(open_bundle(bundle_path), tmp_path) == ("auto", None)
+    assert fastest(open_bundle(bundle_path), tmp_path, METHOD) == ("auto", None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -56,10 +58,18 @@ def test_times_are_kept(bundle_path: Path, timed: Path, monkeypatch: pytest.Monk
     other = timed.with_name("other")
     other.mkdir()
     (other / FILE).write_text(json.dumps(kept), "utf-8")
-    name, words = fastest(open_bundle(bundle_path), other)
+    name, words = fastest(open_bundle(bundle_path), other, METHOD)
     assert name == slowest
     assert f"{slowest} 1.5e+03 ms" in words
     assert words.count(" fails") == len(kept["seconds"]) - 1
+
+
+def test_each_method_is_timed_by_what_it_needs_most(bundle_path: Path, timed: Path, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text((timed / FILE).read_text("utf-8"), "utf-8")  # of the other method
+    name, words = fastest(open_bundle(bundle_path), tmp_path, "regression")
+    assert words is not None
+    assert words.startswith(f"--engine auto takes {name}; the representation of 16 images takes ")
+    assert json.loads((tmp_path / FILE).read_text("utf-8"))["machine"]["method"] == "regression"
 
 
 @pytest.mark.parametrize(
@@ -80,8 +90,8 @@ def test_what_does_not_fit_is_timed_again(
 ) -> None:
     good = (timed / FILE).read_text("utf-8")
     (tmp_path / FILE).write_text(change(json.loads(good)), "utf-8")
-    monkeypatch.setattr(choose, "_seconds", lambda path, name: 2.0)  # the real one ran for `timed`
-    fastest(open_bundle(bundle_path), tmp_path)
+    monkeypatch.setattr(choose, "_seconds", lambda path, name, method: 2.0)  # the real one ran for `timed`
+    fastest(open_bundle(bundle_path), tmp_path, METHOD)
     again = json.loads((tmp_path / FILE).read_text("utf-8"))
     assert again["machine"] == json.loads(good)["machine"]
     assert set(again["seconds"].values()) == {2.0}
@@ -91,15 +101,15 @@ def test_engines_that_all_hang_leave_the_choice_to_preference(
     bundle_path: Path, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choose, "LIMIT_S", 0.01)
-    assert fastest(open_bundle(bundle_path), tmp_path) == ("auto", None)
+    assert fastest(open_bundle(bundle_path), tmp_path, METHOD) == ("auto", None)
 
 
 def test_a_place_that_cannot_be_written_does_not_matter(
     bundle_path: Path, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "_seconds", lambda path, name: 2.0)
+    monkeypatch.setattr(choose, "_seconds", lambda path, name, method: 2.0)
     (tmp_path / "file").touch()
-    assert fastest(open_bundle(bundle_path), tmp_path / "file" / "state")[1] is not None
+    assert fastest(open_bundle(bundle_path), tmp_path / "file" / "state", METHOD)[1] is not None
 
 
 def test_deco_run_takes_it_and_says_so(bundle_path: Path, timed: Path) -> None:

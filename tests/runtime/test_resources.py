@@ -309,10 +309,10 @@ def test_threads_reach_the_engine(name: str, one: None, bundle_path: Path) -> No
 
 def test_threads_are_those_of_the_timing(one: None, bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that times an engine is told of them, and times of another number are not taken."""
-    assert choose._machine("bundle")["threads"] == 1
+    assert choose._machine("bundle", "condensation")["threads"] == 1
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(choose, "run_job", lambda job, limit, **arguments: told.append(arguments) or Report("died"))
-    assert choose._seconds(bundle_path, "portable") is None
+    assert choose._seconds(bundle_path, "portable", "condensation") is None
     engines.limit_threads(99)
     answers: list[dict[str, Any]] = []
     choose.time_engine(lambda **content: answers.append(content), **told[0])
