@@ -81,8 +81,8 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: s
         raise UsageError(f"expected --ipc as whole numbers such as 1,10, but found {ipc!r}") from error
     keeping = [name for name in names if getattr(known()[name], "KEEPS_IMAGES", True)]
     if min(sizes) < (1 if keeping else 0):
-        why = f"row {keeping[0]} keeps images" if keeping else "no row keeps fewer images than none"
-        raise UsageError(f"expected --ipc of at least {1 if keeping else 0}, but found {min(sizes)}: {why}")
+        of = f"for row {keeping[0]}, which keeps images" if keeping else "which is no images"
+        raise UsageError(f"expected --ipc of at least {1 if keeping else 0}, {of}, but found {min(sizes)}; raise it")
     streams.parse(rest["stream"])
     for name in names:
         override(named(getattr(known()[name], "RECIPE", "paper")), rest["settings"])

@@ -130,9 +130,10 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
             f"expected --ipc of at least 1 for --recipe {recipe.name}, which learns with condensed images, but "
             "found 0; raise it, or take --recipe deco+"
         )
-    if count.min() < ipc:  # met here rather than after the training
+    if count.min() < max(ipc, 1):  # met here rather than after the training
+        wanted = f"--ipc {ipc} labelled training images" if ipc else "one labelled training image"
         raise UsageError(
-            f"expected at least --ipc {ipc} labelled training images of every class, but "
+            f"expected at least {wanted} of every class, but "
             f"{loaded.classes[int(count.argmin())]!r} has {count.min()}; lower --ipc, or raise --labelled"
         )
 

@@ -243,8 +243,11 @@ def test_a_setting_is_one_of_every_row(tmp_path: Path) -> None:
     [
         (("run", "--rows", "Nonsense"), "expected --rows all or names among"),
         (("run", "--ipc", "ten"), "expected --ipc as whole numbers"),
-        (("run", "--rows", "DECO+,DECO,Head", "--ipc", "0,10"), "of at least 1, but found 0: row DECO keeps images"),
-        (("run", "--rows", "DECO+", "--ipc", "-1"), "expected --ipc of at least 0, but found -1"),
+        (
+            ("run", "--rows", "DECO+,DECO,Head", "--ipc", "0,10"),
+            "of at least 1, for row DECO, which keeps images, but found 0",
+        ),
+        (("run", "--rows", "DECO+", "--ipc", "-1"), "expected --ipc of at least 0, which is no images, but found -1"),
         (("run", "--stream", "stc=zero", "--rows", "Frozen"), "stc"),
         (("run", "--set", "alhpa=0", "--rows", "DECO"), "expected --set KEY=VALUE with KEY one of"),
     ],
