@@ -19,14 +19,15 @@ import click
 import numpy as np
 from deco_export.data import Images
 from deco_export.export import tool_versions
+from deco_export.representation import one_hot
 from deco_runtime.bundle import open_bundle
 from deco_runtime.engine import Engine, engines, open_engine
 from deco_runtime.preprocess import Preprocessing, normalise
-from deco_runtime.regression import Start, Statistics, add, ridge, scores, share, solve, square
+from deco_runtime.regression import Start, Statistics, add, mixed, ridge, share, solve, square
 from deco_runtime.scoring import normalised
 from deco_runtime.terminal import exit_with, progress_bars
 from deco_runtime.types import Floats, Ints
-from deco_runtime.vote import ALIKE, posterior, softmax, targets
+from deco_runtime.vote import ALIKE, posterior, softmax
 
 from deco_benchmarks import datasets, streams
 from deco_benchmarks.config import PRESETS, Config
@@ -36,10 +37,6 @@ from deco_benchmarks.trial import as_at_the_end, base_bundle, recipe_of, scored,
 def by_shares(votes: Floats, temperature: float) -> Floats:
     """The segment's class shares times softmax(votes / temperature)."""
     return posterior(softmax(votes / np.float32(temperature)))[1]
-
-
-def one_hot(y: Ints, classes: int) -> Floats:
-    return targets(y, np.ones(len(y), np.float32), classes)
 
 
 def as_they_come(statistics: Statistics) -> Floats:
@@ -116,28 +113,30 @@ def ablate(
     spec, segment, weather = streams.parse(config.stream), recipe_of(config).segment, np.random.default_rng(config.seed)
     order = streams.order(stream.labels, spec, config.seed)[: PRESETS[config.preset].stream_images]
     clean = scored(held_out, config)
-    tests = {"accuracy": as_at_the_end(clean, spec, config.seed), "accuracy_clean": clean}
+    tests = {"accuracy": as_at_the_end(clean, spec, config.seed)} | ({"accuracy_clean": clean} if spec.drift else {})
     represented = {name: (*_represent(engine, images, how), images.labels) for name, images in tests.items()}
-    learned, right = dict.fromkeys(VARIANTS, start.statistics), dict.fromkeys(VARIANTS, 0)
+    labels = {variant.label for variant in VARIANTS.values()}
+    learned, right = dict.fromkeys(labels, start.statistics), dict.fromkeys(labels, 0)
     count = len(order) // segment
     for number in range(count):
         begin = number * segment
         y = stream.labels[order[begin : begin + segment]]
         phi, votes = engine.represent(normalise(seen(stream, order, begin, segment, spec, weather), how))
-        for name, variant in VARIANTS.items():
-            t = variant.label(votes, y, start)
-            learned[name] = add(learned[name], phi, t)
-            right[name] += int(np.count_nonzero(t.argmax(axis=1) == y))
+        for label in labels:
+            t = label(votes, y, start)
+            learned[label] = add(learned[label], phi, t)
+            right[label] += int(np.count_nonzero(t.argmax(axis=1) == y))
         progress(f"seed {config.seed}, segments", number + 1, count)
     found = []
     for name, variant in VARIANTS.items():
-        w = variant.solve(learned[name])
-        part = share(learned[name], start.statistics) if variant.share is None else variant.share
-        result: dict[str, Any] = {"variant": name, "seed": config.seed, "labels_right": right[name] / (count * segment)}
-        for test, (phi, votes, labels) in represented.items():
-            values = scores(w, phi) / start.answer_temperature
-            logits = part * values + (1 - part) * votes / start.vote_temperature
-            result[test] = float(np.mean(logits.argmax(axis=1) == labels))
+        known = learned[variant.label]
+        w = variant.solve(known)
+        part = share(known, start.statistics) if variant.share is None else np.float32(variant.share)
+        result: dict[str, Any] = {"variant": name, "seed": config.seed}
+        result["labels_right"] = right[variant.label] / (count * segment)
+        for test, (phi, votes, y) in represented.items():
+            result[test] = float(np.mean(mixed(w, part, phi, votes, start).argmax(axis=1) == y))
+        result.setdefault("accuracy_clean", result["accuracy"])
         found.append(result)
     return found
 

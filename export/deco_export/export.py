@@ -25,7 +25,7 @@ from deco_runtime.recipe import named
 from deco_runtime.regression import scores, solve
 
 from deco_export import data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
-from deco_export.initial_buffer import initial_buffer
+from deco_export.initial_buffer import check_enough, initial_buffer
 from deco_export.initialisers import parameters as measure_parameters
 from deco_export.onnx_graph import IR_VERSION, OPSET
 
@@ -123,19 +123,13 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     size, recipe, notes = options.image_size, named(options.recipe), []
     if loaded.skipped:
         notes.append(loaded.skipped)
-    count = np.bincount(loaded.train.labels, minlength=len(loaded.classes))
     ipc = options.ipc if options.ipc is not None else IPC[recipe.method]
     if ipc == 0 and recipe.method == "condensation":
         raise UsageError(
             f"expected --ipc of at least 1 for --recipe {recipe.name}, which learns with condensed images, but "
             "found 0; raise it, or take --recipe deco+"
         )
-    if count.min() < max(ipc, 1):  # met here rather than after the training
-        wanted = f"--ipc {ipc} labelled training images" if ipc else "one labelled training image"
-        raise UsageError(
-            f"expected at least {wanted} of every class, but "
-            f"{loaded.classes[int(count.argmin())]!r} has {count.min()}; lower --ipc, or raise --labelled"
-        )
+    check_enough(loaded.train.labels, loaded.classes, ipc)  # met here rather than after the training
 
     torch.manual_seed(options.seed)
     make = models.factory(options.model, len(loaded.classes), size, options.width, options.depth)

@@ -37,19 +37,28 @@ def initial_buffer(
 
     Raises UsageError when a class has fewer than `ipc` images.
     """
-    count = np.bincount(images.labels, minlength=len(classes))
-    if count.min() < ipc:
-        few = classes[int(count.argmin())]
-        raise UsageError(
-            f"expected at least --ipc {ipc} labelled training images of every class, but {few!r} has {count.min()}; "
-            "lower --ipc, or raise --labelled"
-        )
+    check_enough(images.labels, classes, ipc)
     first = pick_per_class(images.labels, ipc, rng)
     start = CondensedBuffer.start(normalise(images.pixels[first], how), images.labels[first])
     learner = Learner(engine, parameters, theta, start, len(classes), recipe, rng)
     for step, _ in enumerate(condense_labelled(learner, images, how, ROUNDS)):
         tick(step + 1, ROUNDS * len(classes))
     return CondensedBuffer.start(learner.buffer.x_syn, learner.buffer.y_syn)
+
+
+def check_enough(labels: Ints, classes: tuple[str, ...], ipc: int) -> None:
+    """Raise UsageError when a class has fewer than `ipc` labelled training images, or none."""
+    count = np.bincount(labels, minlength=len(classes))
+    if count.min() < max(ipc, 1):
+        few = classes[int(count.argmin())]
+        wanted, advice = (
+            (f"--ipc {ipc} labelled training images", "lower --ipc, or ")
+            if ipc
+            else ("one labelled training image", "")
+        )
+        raise UsageError(
+            f"expected at least {wanted} of every class, but {few!r} has {count.min()}; {advice}raise --labelled"
+        )
 
 
 def pick_per_class(labels: Ints, count: int, rng: np.random.Generator) -> Ints:

@@ -78,7 +78,7 @@ def fit(
 ) -> Regression:
     """What `deco+` starts from. train: x (n, C, H, W) and y (n,). mirrored: a mirrored image shows the same class.
 
-    So few images that they span fewer than SIZE axes are joined by shifted copies, for the projection only.
+    Fewer than ENOUGH · SIZE images are joined by shifted copies, for the projection only.
     """
     x, y = train
     raw_model, layers = raw_graph(fresh(), theta, mirrored)

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,20 @@ class RetrainReport:
     accepted: bool
     seconds: float
     verdict: Verdict | None = None
+
+
+def seen_once(
+    images: Batches, look: Callable[[Floats], tuple[Any, ...]], read: Callable[..., Floats]
+) -> Callable[[Floats, Check], Floats]:
+    """A function from a model and a check to read(model, …) of what `look` sees in all images, which is kept."""
+    kept: list[Any] = []
+
+    def answers(model: Floats, check: Check) -> Floats:
+        if not kept:
+            kept.extend(map(np.concatenate, zip(*map(look, images(check)), strict=True)))
+        return read(model, *kept)
+
+    return answers
 
 
 class BaseLearner(ABC):

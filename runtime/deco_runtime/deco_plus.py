@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from deco_runtime.base import BaseLearner, SegmentReport
+from deco_runtime.base import BaseLearner, SegmentReport, seen_once
 from deco_runtime.engine import Engine
 from deco_runtime.recipe import Recipe
-from deco_runtime.regression import Start, Statistics, add, scores, share, solve
+from deco_runtime.regression import Start, Statistics, add, mixed, share, solve
 from deco_runtime.types import Batches, Check, Floats, Segment
 from deco_runtime.vote import ALIKE, posterior, softmax
 
@@ -46,21 +46,11 @@ class DecoPlus(BaseLearner):
         The regression starts from few images and is then the weaker of the two; in the end it is the stronger, and
         counts more, see `share`.
         """
-        values = scores(model[:-1].reshape(-1, self.classes), phi) / self._start.answer_temperature
-        logits: Floats = model[-1] * values + (1 - model[-1]) * votes / np.float32(self._start.vote_temperature)
-        return logits
+        return mixed(model[:-1].reshape(-1, self.classes), model[-1], phi, votes, self._start)
 
     def answers_on(self, images: Batches) -> Callable[[Floats, Check], Floats]:
         """As in `BaseLearner`, but the images are represented once: only W changes."""
-        kept: list[tuple[Floats, Floats]] = []
-
-        def answers(model: Floats, check: Check) -> Floats:
-            if not kept:
-                parts = [self.engine.represent(x) for x in images(check)]
-                kept.append((np.concatenate([phi for phi, _ in parts]), np.concatenate([votes for _, votes in parts])))
-            return self._read(model, *kept[0])
-
-        return answers
+        return seen_once(images, self.engine.represent, self._read)
 
     def take_in(self, segment: Segment, check: Check) -> tuple[Statistics, SegmentReport]:
         """Every frame counts, shared among the classes by its posterior."""

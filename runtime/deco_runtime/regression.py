@@ -112,3 +112,11 @@ def scores(w: Floats, phi: Floats) -> Floats:
     """φ (n, D), W → regression values (n, K), the largest of which is the answer."""
     values: Floats = with_constant(phi) @ w
     return values
+
+
+def mixed(w: Floats, part: np.float32, phi: Floats, votes: Floats, start: Start) -> Floats:
+    """Logits (n, K) float32: the regression's values of φ (n, D) at their share, the pre-trained model's (n, K) at the
+    rest, each as sure as it is right."""
+    values = scores(w, phi) / np.float32(start.answer_temperature)
+    logits: Floats = part * values + (1 - part) * votes / np.float32(start.vote_temperature)
+    return logits

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from deco_runtime.base import RetrainReport
+from deco_runtime.base import RetrainReport, seen_once
 from deco_runtime.condense import Condensed
 from deco_runtime.learner import Learner
 from deco_runtime.types import Batches, Check, Floats, Ints
@@ -72,14 +72,7 @@ class Ridge(Learner):
 
     def answers_on(self, images: Batches) -> Callable[[Floats, Check], Floats]:
         """As in `BaseLearner`, but the features of the images are computed once."""
-        kept: list[Doubles] = []
-
-        def answers(model: Floats, check: Check) -> Floats:
-            if not kept:
-                kept.append(np.concatenate([self.features(x) for x in images(check)]))
-            return self.values(kept[0])
-
-        return answers
+        return seen_once(images, lambda x: (self.features(x),), lambda model, f: self.values(f))
 
     def values(self, f: Doubles) -> Floats:
         """Features (n, F + 1) → (n, K)."""
