@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from deco_runtime.state import CURRENT, PREVIOUS, LearnedState, save
 from deco_runtime.state import load as load_like
 from deco_runtime.view import View
 from fake_engine import LinearEngine
+from processes import events, started, wait_for
 
 TEMPORARY = f"{CURRENT}.tmp"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(deco_runtime.__file__).parents[1]), "COLUMNS": "120"}
@@ -60,10 +60,6 @@ def run(*arguments: str, limit: Callable[[], None] | None = None) -> subprocess.
 def video(bundle: Path) -> list[str]:
     """The demo stream without its test images, on which --demo would be scored."""
     return ["--video", str(bundle / "demo" / "stream.avi")]
-
-
-def events(path: Path, kind: str) -> list[dict]:
-    return [event for event in map(json.loads, path.read_text().splitlines()) if event["event"] == kind]
 
 
 def load(place: Path, bundle: Bundle, recipe: str = "paper") -> tuple[LearnedState | None, str | None]:
@@ -298,22 +294,11 @@ def test_state_of_the_other_recipe_is_left_alone(bundle_path: Path, tmp_path: Pa
 def test_a_second_run_is_refused_until_the_first_is_gone_however_it_went(bundle_path: Path, tmp_path: Path) -> None:
     place, log = tmp_path / "state", tmp_path / "e"
     endless = ["--set", "retrain_epochs=100000", "--events", str(log)]
-    first = subprocess.Popen(
-        command(bundle_path, place, *video(bundle_path), *endless),
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not (log.exists() and events(log, "segment")):
-            time.sleep(0.05)
+    with started(command(bundle_path, place, *video(bundle_path), *endless), env=ENVIRONMENT) as first:
+        wait_for(log, "segment")
         second = run(*command(bundle_path, place, *video(bundle_path)))
         assert first.poll() is None
         predicts = run(*command(bundle_path, place, *video(bundle_path), "--no-learn", "--max-segments", "1"))
-    finally:
-        first.kill()
-        first.wait(30)
     assert (second.returncode, second.stdout) == (7, "")
     assert second.stderr == (
         f"error: expected to be the only run with the learned state in {place}, but another one has it; "

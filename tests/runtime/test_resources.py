@@ -25,7 +25,7 @@ from deco_runtime.resources import Limits, Resources
 from deco_runtime.view import View
 from fake_engine import fresh
 from mjpeg_server import mjpeg_server
-from processes import started
+from processes import events, started, wait_for
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 PROGRAM = """
@@ -66,19 +66,6 @@ def stop(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
     process.terminate()
     found = end(process)
     assert time.monotonic() - sent < 8
-    return found
-
-
-def events(place: Path, kind: str, **figures: Any) -> list[dict[str, Any]]:
-    lines = (place / "e").read_text("utf-8").splitlines() if (place / "e").exists() else []
-    return [e for e in map(json.loads, lines) if e["event"] == kind and figures.items() <= e.items()]
-
-
-def wait_for(place: Path, kind: str, **figures: Any) -> list[dict[str, Any]]:
-    limit = time.monotonic() + 60
-    while not (found := events(place, kind, **figures)):
-        assert time.monotonic() < limit, f"no {kind} {figures}"
-        time.sleep(0.02)
     return found
 
 
@@ -126,7 +113,7 @@ def test_learning_keeps_to_its_share_of_the_time(bundle_path: Path, tmp_path: Pa
         place.mkdir()
         more = ["--threads", "1", "--cpu-share", str(share)]
         with running(bundle_path, place, *more, recipe=ENDLESS) as process:
-            wait_for(place, "segment", number=1)
+            wait_for(place / "e", "segment", number=1)
             found[share] = busy_share(process.pid, 2)
             summary, _ = stop(process)
         assert learned(place, bundle_path).counts["segments"] == 1
@@ -149,18 +136,18 @@ def test_a_run_that_was_too_hot_learns_the_same(bundle_path: Path, tmp_path: Pat
         end(process)
     limits = ["--max-temperature", "80", "--cpu-share", "25"]
     with running(bundle_path, places[1], *usual, *limits, recipe=recipe, root=root) as process:
-        wait_for(places[1], "segment", number=2)
+        wait_for(places[1] / "e", "segment", number=2)
         heat(root, 85.4)
-        (paused,) = wait_for(places[1], "resources")
+        (paused,) = wait_for(places[1] / "e", "resources")
         heat(root, 76)
         time.sleep(1.5)
         assert process.poll() is None
-        assert events(places[1], "resources", decision="resumed") == []
+        assert events(places[1] / "e", "resources", decision="resumed") == []
         heat(root, 74)
         summary, said = end(process)
     expected = {"decision": "paused", "reason": "temperature", "measured": 85.4, "limit": 80, "sensor": "cpu-thermal"}
     assert expected.items() <= paused.items()
-    (resumed,) = events(places[1], "resources", decision="resumed")
+    (resumed,) = events(places[1] / "e", "resources", decision="resumed")
     assert resumed["measured"] == 74
     assert "learning pauses: cpu-thermal is at 85 °C, and --max-temperature is 80; it goes on at 75" in said
     assert said.count("learning goes on") == 1
@@ -187,17 +174,17 @@ def test_predictions_go_on_while_learning_waits(bundle_path: Path, tmp_path: Pat
     with mjpeg_server(lambda i: ones[i % 8], fps=100) as url:
         limits = ["--max-temperature", "80", "--video", url]
         with running(bundle_path, tmp_path, *limits, root=root) as process:
-            (paused,) = wait_for(tmp_path, "resources")
+            (paused,) = wait_for(tmp_path / "e", "resources")
             assert (paused["decision"], paused["reason"]) == ("paused", "free memory")
             assert (paused["measured"], paused["limit"]) == (20, 32)
             time.sleep(0.5)
-            assert events(tmp_path, "segment") == []
+            assert events(tmp_path / "e", "segment") == []
             write(root, MEMORY, "MemTotal: 500000 kB\nMemAvailable: 204800 kB\n")
-            wait_for(tmp_path, "resources", decision="resumed", reason="free memory")
-            wait_for(tmp_path, "retrain")
+            wait_for(tmp_path / "e", "resources", decision="resumed", reason="free memory")
+            wait_for(tmp_path / "e", "retrain")
             heat(root, 90)
-            wait_for(tmp_path, "resources", decision="paused", reason="temperature")
-            frames, number = (events(tmp_path, "segment")[-1][key] for key in ("frames", "number"))
+            wait_for(tmp_path / "e", "resources", decision="paused", reason="temperature")
+            frames, number = (events(tmp_path / "e", "segment")[-1][key] for key in ("frames", "number"))
             time.sleep(1.5)
             summary, said = stop(process)
     assert summary["frames"] > frames + 20
@@ -219,13 +206,13 @@ def test_a_program_above_its_memory_limit_predicts_all_and_learns_nothing(bundle
     assert said.count("learning pauses") == 1
     assert " MiB, and --memory-limit is 30; if that stays so, raise it; prediction goes on" in said
     assert said.count("note: --max-temperature has no effect, because no sensor of this machine can be read") == 1
-    (paused,) = events(tmp_path, "resources")
+    (paused,) = events(tmp_path / "e", "resources")
     assert paused["measured"] > paused["limit"] == 30
     found, bundle = learned(tmp_path, bundle_path), open_bundle(bundle_path)
     assert np.array_equal(found.model, bundle.weights())
     assert np.array_equal(found.memory.x_syn, bundle.buffer().x_syn)
     assert found.position == 80  # what was passed over is not met again
-    assert len(events(tmp_path, "save")) == 5
+    assert len(events(tmp_path / "e", "save")) == 5
 
 
 @LINUX
@@ -259,7 +246,7 @@ def test_learning_goes_on_once_memory_was_given_back(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert resources.doing is None
     log.close()
-    assert [e["decision"] for e in events(tmp_path, "resources")] == ["paused", "resumed"]
+    assert [e["decision"] for e in events(tmp_path / "e", "resources")] == ["paused", "resumed"]
     assert resources.paused_seconds()["memory"] > 0
 
 
@@ -278,7 +265,7 @@ def test_work_that_the_system_refuses_memory_is_given_up(tmp_path: Path) -> None
         assert time.monotonic() < limit
         time.sleep(0.1)
     log.close()
-    assert [(e["decision"], e["reason"]) for e in events(tmp_path, "resources")] == [
+    assert [(e["decision"], e["reason"]) for e in events(tmp_path / "e", "resources")] == [
         ("paused", "free memory"),
         ("resumed", "free memory"),
     ]
@@ -329,7 +316,7 @@ def test_one_thread_is_fewer_than_two(bundle_path: Path, tmp_path: Path) -> None
         place = tmp_path / count
         place.mkdir()
         with running(bundle_path, place, "--threads", count, recipe=ENDLESS) as process:
-            wait_for(place, "segment", number=1)
+            wait_for(place / "e", "segment", number=1)
             found.append(len(os.listdir(f"/proc/{process.pid}/task")))
     assert found[0] < found[1]
 

@@ -13,7 +13,6 @@ import time
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import open_bundle
 from fake_engine import fresh
 from mjpeg_server import mjpeg_server
-from processes import started
+from processes import events, started, wait_for
 
 # No torch: the training build of onnxruntime, where it finds it, takes seconds to import it.
 COMMAND = [sys.executable, "-c", "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"]
@@ -45,11 +44,6 @@ def run(bundle: Path, *more: str, name: str = "paper", recipe: list[str] = QUICK
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
-
-
-def events(path: Path, kind: str | None = None) -> list[dict]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [line for line in lines if kind in (None, line["event"])]
 
 
 def start_of(bundle: Path, name: str = "paper") -> BaseLearner:
@@ -157,29 +151,34 @@ def test_kill_nine_at_any_moment_loses_nothing_but_time(
         if left == 0:
             break
         command = arguments(bundle_path, *demo, "--max-segments", str(left), "--state", f"{tmp_path}/killed", **by)
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = state.counts["segments"] if state else 0
-        if kills < 5:
-            wait_for_progress(tmp_path / "killed", before)
-            time.sleep(chance.uniform(0, 0.05))
-            if process.poll() is None:
-                process.kill()
-                kills += 1
-        assert process.wait(60) in (0, -signal.SIGKILL)
+        with started(command, stdout=subprocess.DEVNULL) as process:
+            if kills < 5:
+                wait_for_progress(tmp_path / "killed", before)
+                time.sleep(chance.uniform(0, 0.05))
+                if process.poll() is None:
+                    process.kill()
+                    kills += 1
+            assert process.wait(60) in (0, -signal.SIGKILL)
     assert kills >= 3
     assert same(learned(tmp_path / "killed", bundle_path, name), target)
 
 
 def wait_for_progress(directory: Path, before: int) -> None:
     """Until the state file was written anew."""
-    file = directory / states.CURRENT
-    old = file.stat().st_mtime_ns if file.exists() else 0
+    old = saved_at(directory)
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if file.exists() and file.stat().st_mtime_ns != old:
-            return
+    while saved_at(directory) in (old, 0):
+        assert time.monotonic() < deadline, f"no progress beyond {before} segments"
         time.sleep(0.01)
-    raise AssertionError(f"no progress beyond {before} segments")
+
+
+def saved_at(directory: Path) -> int:
+    """When the state file was written, in ns; 0 while there is none, as between the two renames of a save."""
+    try:
+        return (directory / states.CURRENT).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -191,18 +190,11 @@ def test_a_signal_stops_cleanly_and_quickly(number: signal.Signals, bundle_path:
         bundle_path, "--demo", "--state", f"{tmp_path}/s", "--events", str(log),
         recipe=recipe,
     )  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (log.exists() and len(events(log, "segment")) >= 2):
-        time.sleep(0.05)
-    time.sleep(0.3)  # now it retrains, for hours
-    process.send_signal(number)
-    sent = time.monotonic()
-    out, err = process.communicate(timeout=60)
-    assert time.monotonic() - sent < 10
-    assert process.returncode == 0
-    assert "Traceback" not in err
-    assert json.loads(out)["segments"] == 2
+    with started(command) as process:
+        wait_for(log, "segment", 2)
+        time.sleep(0.3)  # now it retrains, for hours
+        summary, _ = stop(process, number)
+    assert summary["segments"] == 2
     state = learned(tmp_path / "s", bundle_path)
     assert state.counts == {"segments": 2, "since_retrain": 2, "retrains": 0, "dropped": 0}
     summary, _ = run(bundle_path, "--demo", "--state", f"{tmp_path}/s", "--max-segments", "1")
@@ -392,18 +384,6 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[dict, 
     assert process.returncode == 0, err
     assert "Traceback" not in err
     return json.loads(out), err
-
-
-def wait_for(path: Path, kind: str, at_least: int = 1, **figures: Any) -> list[dict]:
-    """Such events in the file of a running process, once there are so many of them."""
-    limit = time.monotonic() + 60
-    while time.monotonic() < limit:
-        lines = events(path, kind) if path.exists() else []
-        found = [line for line in lines if figures.items() <= line.items()]
-        if len(found) >= at_least:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"fewer than {at_least} of {kind} {figures} in {path}")
 
 
 def test_a_camera_that_was_away_is_learned_from_again(bundle_path: Path, tmp_path: Path) -> None:
