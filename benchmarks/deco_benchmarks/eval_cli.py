@@ -107,7 +107,7 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: s
             finished += 1
             failed += "error" in result
             progress("trials", finished, len(todo))
-            figures = "failed" if "error" in result else (
+            figures = f"failed: {result['error']}" if "error" in result else (
                 f"{result['final_accuracy']:.1%}, never updated {result['frozen_accuracy']:.1%}, "
                 f"{result['seconds']:.0f} s"
             )  # fmt: skip

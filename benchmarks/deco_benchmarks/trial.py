@@ -72,7 +72,8 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
             epochs=None if augmented else preset.epochs,
             seed=config.seed,
             validation=VALIDATION_SHARE,
-            recipe="deco+" if augmented else "paper",
+            recipe="deco+" if augmented or not config.ipc else "paper",  # without images it cannot be the paper's
+            augment=augmented,
             engine=engine if engine in known and known[engine].PRECISION == "fp32" else "portable",
         )
         labelled, _, _ = split(dataset, config)

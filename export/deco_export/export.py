@@ -42,7 +42,8 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class Options:
     """What the user asked for; see `deco-export --help`. ipc: 0 for no condensed images, None for as many as the recipe
-    needs. engine: the one that condenses them."""
+    needs. engine: the one that condenses them. augment: pre-train on shifted and mirrored images; None as the recipe
+    does."""
 
     data: str
     out: Path
@@ -57,6 +58,7 @@ class Options:
     validation: float
     recipe: str = "deco+"
     engine: str = "portable"
+    augment: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,9 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     make = models.factory(options.model, len(loaded.classes), size, options.width, options.depth)
     model = make()
     how = pretrain.statistics(loaded.train, size)
-    augment = recipe.method == "regression"  # the paper says nothing of augmentation
+    augment = options.augment
+    if augment is None:
+        augment = recipe.method == "regression"  # the paper says nothing of augmentation
     epochs = options.epochs if options.epochs is not None else pretrain.default_epochs(len(loaded.train), augment)
     mirrored = pretrain.pretrain(
         model,

@@ -62,8 +62,8 @@ class Bundle(Manifest):
         """The initial buffer, condensed from the labelled images. Raises BundleError where there is none."""
         if BUFFER not in self.files:
             raise BundleError(
-                f"expected a bundle with condensed images for --recipe paper, but {self.path} was exported without; "
-                "export it again with --ipc 10, or use --recipe deco+"
+                f"expected a bundle with condensed images, which the paper's recipe starts from, but {self.path} was "
+                "exported without; export it again with deco-export --ipc 10, or learn by deco+"
             )
         x = self._array(BUFFER, "x_syn", np.float32, (None, *self.image_shape))
         y = self._array(BUFFER, "y_syn", np.int64, (len(x),))

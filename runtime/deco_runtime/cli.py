@@ -145,7 +145,11 @@ def command() -> click.Command:
             metavar="CELSIUS",
             help="Learning pauses from here on, by the hottest sensor, and goes on 5 degrees below.",
         ),
-        click.Option(["--no-learn"], is_flag=True, help="Predict only; nothing is learned or saved."),
+        click.Option(
+            ["--no-learn"],
+            is_flag=True,
+            help="Predict with the bundle's pre-trained model only; nothing is learned or saved.",
+        ),
     ]
     return click.Command(
         "deco-run",

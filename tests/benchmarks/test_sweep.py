@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -188,10 +189,14 @@ def test_a_failed_trial_is_recorded_and_the_others_go_on(tmp_path: Path) -> None
     assert [r["ipc"] for r in results(tmp_path).values()] == [2]
     (failed,) = tmp_path.glob("*.failed")
     assert "--ipc 500" in json.loads(failed.read_text())["error"]
+    assert "ipc 500, seed 0: failed: expected" in done.stdout
 
 
-def test_rows_that_keep_no_image_start_from_a_bundle_without_a_buffer(tmp_path: Path) -> None:
-    rows = ("--rows", "DECO+,Frozen,Head", "--ipc", 0, "--seeds", 1, "--pretraining", "augmented")
+@pytest.mark.parametrize("pretraining", ["plain", "augmented"])
+def test_rows_that_keep_no_image_start_from_a_bundle_without_a_buffer(
+    pretraining: str, swept: Path, tmp_path: Path
+) -> None:
+    rows = ("--rows", "DECO+,Frozen,Head", "--ipc", 0, "--seeds", 1, "--pretraining", pretraining)
     done = deco_eval("run", *rows, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     found = results(tmp_path)
@@ -201,6 +206,9 @@ def test_rows_that_keep_no_image_start_from_a_bundle_without_a_buffer(tmp_path: 
         assert len(result["curve"]) > 2
     (bundle,) = (tmp_path / ".bases").iterdir()
     assert "buffer.npz" not in open_bundle(bundle).files
+    (with_images,) = (swept / ".bases").glob("*-ipc2-seed0")
+    same = np.array_equal(open_bundle(bundle).weights(), open_bundle(with_images).weights())
+    assert same is (pretraining == "plain")
 
 
 def test_a_drifting_stream_is_scored_at_its_end_and_clean(tmp_path: Path) -> None:

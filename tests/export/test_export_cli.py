@@ -153,7 +153,7 @@ def test_deco_plus_needs_no_condensed_images_and_gets_none_unless_asked(photos: 
     bundle = open_bundle(tmp_path / "bundle")
     assert "buffer.npz" not in bundle.files
     assert bundle.made_with["ipc"] == 0
-    with pytest.raises(BundleError, match="with condensed images for --recipe paper"):
+    with pytest.raises(BundleError, match="with condensed images, which the paper's recipe starts from"):
         bundle.buffer()
 
 

@@ -141,7 +141,10 @@ def test_the_bundles_recipe_holds_unless_another_is_asked_for(copy: Path, state:
 
 def test_a_bundle_without_condensed_images_learns_by_deco_plus_alone(copy: Path, state: Path) -> None:
     without(copy, "buffer.npz")
-    words = f"expected a bundle with condensed images for --recipe paper, but {copy} was exported without; export it"
+    words = (
+        f"expected a bundle with condensed images, which the paper's recipe starts from, but {copy} was exported "
+        "without; export it again"
+    )
     refused(4, words, "--bundle", copy, "--state", state, "--demo", *FEW)
     usual = ("--bundle", copy, "--state", state, "--demo", "--recipe", "deco+")
     done = deco_run(*usual, "--max-segments", "1")
