@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,28 @@ def as_they_come(statistics: Statistics) -> Floats:
 
 
 Label = Callable[[Floats, Ints, Start], Floats]
+Share = Callable[[Statistics, Statistics], Floats]
+
+
+def share_of_all(now: Statistics, start: Statistics) -> Floats:
+    """The share by frames of whichever class, the same for all classes."""
+    root, first = (np.sqrt(s.b[-1].sum()) for s in (now, start))
+    return np.full(now.b.shape[1], root / (root + first), np.float32)
+
+
+def fixed(s: float) -> Share:
+    """The same share for all classes and at all times."""
+    return lambda now, start: np.full(now.b.shape[1], s, np.float32)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """label: votes (n, K) and true labels (n,) of a segment → t (n, K). solve: statistics → W. share: of the
-    regression in an answer; None for that of the device."""
+    """label: votes (n, K) and true labels (n,) of a segment → t (n, K). solve: statistics → W. share: statistics now
+    and at the start → shares (K,) of the regression in an answer."""
 
     label: Label = lambda votes, y, start: by_shares(votes, ALIKE * start.vote_temperature)
     solve: Callable[[Statistics], Floats] = solve
-    share: float | None = None
+    share: Share = share
 
 
 VARIANTS = {
@@ -68,9 +80,10 @@ VARIANTS = {
     ),
     "votes: true labels": Variant(label=lambda votes, y, start: one_hot(y, votes.shape[1])),
     "solution: classes as they come": Variant(solve=as_they_come),
-    "answer: equal shares of both models": Variant(share=0.5),
-    "answer: the regression alone": Variant(share=1),
-    "answer: the pre-trained model alone": Variant(share=0),
+    "answer: one share for all classes": Variant(share=share_of_all),
+    "answer: equal shares of both models": Variant(share=fixed(0.5)),
+    "answer: the regression alone": Variant(share=fixed(1)),
+    "answer: the pre-trained model alone": Variant(share=fixed(0)),
 }
 
 
@@ -98,7 +111,8 @@ def main(data: str, out: Path, bases: Path | None, seeds: int, **rest: Any) -> N
             _, stream, held_out = split(dataset, config)
             results += ablate(config, bundle, stream, held_out, progress)
             out.parent.mkdir(parents=True, exist_ok=True)
-            content = {"config": asdict(replace(config, seed=seeds)), "versions": tool_versions(), "results": results}
+            settings = {name: value for name, value in asdict(config).items() if name != "seed"}
+            content = {"config": settings, "seeds": seeds, "versions": tool_versions(), "results": results}
             out.write_text(json.dumps(content, indent=1) + "\n")
     click.echo(table(results))
 
@@ -106,14 +120,18 @@ def main(data: str, out: Path, bases: Path | None, seeds: int, **rest: Any) -> N
 def ablate(
     config: Config, bundle_path: Path, stream: Images, held_out: Images, progress: Callable[[str, int, int], None]
 ) -> list[dict[str, Any]]:
-    """Every variant on one stream from one bundle: its accuracy under the stream's last corruption and on clean images,
-    and the share of its labels that were right."""
+    """Every variant on one stream from one bundle: its accuracy under the stream's last corruption, of the classes that
+    came alone, and on clean images; and the share of its labels that were right."""
     bundle = open_bundle(bundle_path)
     engine, how, start = open_engine(bundle, config.engine), bundle.preprocessing, bundle.regression()
     spec, segment, weather = streams.parse(config.stream), recipe_of(config).segment, np.random.default_rng(config.seed)
     order = streams.order(stream.labels, spec, config.seed)[: PRESETS[config.preset].stream_images]
     clean = scored(held_out, config)
-    tests = {"accuracy": as_at_the_end(clean, spec, config.seed)} | ({"accuracy_clean": clean} if spec.drift else {})
+    tests = {"accuracy": (last := as_at_the_end(clean, spec, config.seed))}
+    if spec.drift:
+        tests["accuracy_clean"] = clean
+    if spec.classes:
+        tests["accuracy_seen"] = last[streams.coming(last.labels, spec)]
     represented = {name: (*_represent(engine, images, how), images.labels) for name, images in tests.items()}
     labels = {variant.label for variant in VARIANTS.values()}
     learned, right = dict.fromkeys(labels, start.statistics), dict.fromkeys(labels, 0)
@@ -131,12 +149,13 @@ def ablate(
     for name, variant in VARIANTS.items():
         known = learned[variant.label]
         w = variant.solve(known)
-        part = share(known, start.statistics) if variant.share is None else np.float32(variant.share)
+        s = variant.share(known, start.statistics)
         result: dict[str, Any] = {"variant": name, "seed": config.seed}
         result["labels_right"] = right[variant.label] / (count * segment)
         for test, (phi, votes, y) in represented.items():
-            result[test] = float(np.mean(mixed(w, part, phi, votes, start).argmax(axis=1) == y))
-        result.setdefault("accuracy_clean", result["accuracy"])
+            result[test] = float(np.mean(mixed(w, s, phi, votes, start).argmax(axis=1) == y))
+        for test in ("accuracy_clean", "accuracy_seen"):
+            result.setdefault(test, result["accuracy"])
         found.append(result)
     return found
 
@@ -148,17 +167,21 @@ def _represent(engine: Engine, images: Images, how: Preprocessing) -> tuple[Floa
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """Means over the seeds, and the difference to deco+ with its standard deviation over them."""
-    lines = ["| variant | accuracy % | against deco+ | on clean images % | labels right % |", "|---|---|---|---|---|"]
+    lines = [
+        "| variant | accuracy % | against deco+ | of the classes that came % | on clean images % | labels right % |",
+        "|---|---|---|---|---|---|",
+    ]
     of = {name: [r for r in results if r["variant"] == name] for name in VARIANTS}
     whole = np.array([r["accuracy"] for r in of["deco+"]])
     for name, trials in of.items():
-        accuracy, clean, right = (
-            100 * np.array([r[key] for r in trials]) for key in ("accuracy", "accuracy_clean", "labels_right")
+        accuracy, seen_only, clean, right = (
+            100 * np.array([r[key] for r in trials])
+            for key in ("accuracy", "accuracy_seen", "accuracy_clean", "labels_right")
         )
         gain = accuracy - 100 * whole
         lines.append(
             f"| {name} | {accuracy.mean():.2f} | {gain.mean():+.2f} ± {gain.std(ddof=len(gain) > 1):.2f} | "
-            f"{clean.mean():.2f} | {right.mean():.1f} |"
+            f"{seen_only.mean():.2f} | {clean.mean():.2f} | {right.mean():.1f} |"
         )
     return "\n".join(lines)
 

@@ -18,7 +18,8 @@ class StreamSpec:
     same time, their frames mixed at random. passes: times every image comes, in another order each time. drift:
     severity of corruption at the end of the stream, reached in a straight line from 0 at its start. aligned: 1 to begin
     with a whole run, so that borders fall between segments where the segment divides stc; 0 to let them fall anywhere.
-    Raises UsageError for a value below 1, a drift above 5, and an aligned other than 0 and 1.
+    classes: only the first so many ever come, as a camera sees them that does not meet all; 0 for all.
+    Raises UsageError for a value below 1 where 0 means nothing, a drift above 5, and an aligned other than 0 and 1.
     """
 
     stc: int = 500
@@ -26,11 +27,12 @@ class StreamSpec:
     passes: int = 1
     drift: int = 0
     aligned: int = 0
+    classes: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name not in ("drift", "aligned") and value < 1:
+            if field.name not in ("drift", "aligned", "classes") and value < 1:
                 raise UsageError(f"expected --stream {field.name} to be at least 1, but found {value}")
         if not 0 <= self.drift <= 5:
             raise UsageError(f"expected --stream drift to be 0 to 5, but found {self.drift}")
@@ -53,13 +55,22 @@ def parse(text: str) -> StreamSpec:
 
 
 def order(labels: Ints, spec: StreamSpec, seed: int) -> Ints:
-    """Indices into `labels` (n,) in the order of the stream, (passes · n,) int64; deterministic in the seed.
+    """Indices into `labels` (n,) in the order of the stream, (passes · n,) int64, fewer if not all classes come;
+    deterministic in the seed.
 
-    Each pass holds every image once. Unless aligned, the first run of a pass is cut to a random length, so that borders
-    between classes fall anywhere in a segment. With interleave = k, the pass is dealt to k scenes, run by run in turn,
-    and each next frame comes from a scene drawn at random among those that have frames left.
+    Each pass holds every image once, of the classes that come. Unless aligned, the first run of a pass is cut to a
+    random length, so that borders between classes fall anywhere in a segment. With interleave = k, the pass is dealt to
+    k scenes, run by run in turn, and each next frame comes from a scene drawn at random among those that have frames
+    left.
     """
-    return np.concatenate([_one_pass(labels, spec, seed + 1000 * number) for number in range(spec.passes)])
+    come = coming(labels, spec)
+    passes = [come[_one_pass(labels[come], spec, seed + 1000 * number)] for number in range(spec.passes)]
+    return np.concatenate(passes)
+
+
+def coming(labels: Ints, spec: StreamSpec) -> Ints:
+    """Positions in `labels` (n,) of the classes that come in the stream."""
+    return np.flatnonzero(labels < spec.classes) if spec.classes else np.arange(len(labels))
 
 
 def _one_pass(labels: Ints, spec: StreamSpec, seed: int) -> Ints:

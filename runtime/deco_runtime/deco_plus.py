@@ -24,7 +24,7 @@ SHARE = 0.1
 
 
 class DecoPlus(BaseLearner):
-    """The model is W (D + 1, K), flat, and the share of its answers; the memory are the statistics of every frame."""
+    """The model is W (D + 1, K) with its shares s (K,) below, flat; the memory are the statistics of every frame."""
 
     def __init__(self, engine: Engine, start: Start, classes: int, recipe: Recipe, rng: np.random.Generator) -> None:
         super().__init__(engine, _model(start.statistics, start), start.statistics, classes, recipe, rng)
@@ -46,7 +46,8 @@ class DecoPlus(BaseLearner):
         The regression starts from few images and is then the weaker of the two; in the end it is the stronger, and
         counts more, see `share`.
         """
-        return mixed(model[:-1].reshape(-1, self.classes), model[-1], phi, votes, self._start)
+        rows = model.reshape(-1, self.classes)
+        return mixed(rows[:-1], rows[-1], phi, votes, self._start)
 
     def answers_on(self, images: Batches) -> Callable[[Floats, Check], Floats]:
         """As in `BaseLearner`, but the images are represented once: only W changes."""
@@ -71,9 +72,9 @@ class DecoPlus(BaseLearner):
         )
 
     def fit(self, check: Check) -> tuple[Floats, list[float]]:
-        """W, the exact solution, and its share."""
+        """W, the exact solution, and its shares."""
         return _model(self.statistics, self._start), []
 
 
 def _model(statistics: Statistics, start: Start) -> Floats:
-    return np.append(solve(statistics).ravel(), share(statistics, start.statistics))
+    return np.vstack([solve(statistics), share(statistics, start.statistics)]).ravel()

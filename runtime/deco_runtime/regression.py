@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deco_runtime.types import Floats
+from deco_runtime.vote import log_softmax
 
 PENALTY = 0.01
 """λ, relative to the mean of A's diagonal, so that it grows with the frames seen."""
-
-
 TINY = 1e-12
 
 Doubles = npt.NDArray[np.float64]
@@ -57,13 +56,15 @@ class Start:
     answer_temperature: float
 
 
-def share(now: Statistics, start: Statistics) -> np.float32:
-    """√n / (√n + √n₀): the regression's share in an answer, made of n frames now and of n₀ at the start; then a half.
+def share(now: Statistics, start: Statistics) -> Floats:
+    """s (K,) float32 in (0, 1), s_c = √n_c / (√n_c + √n₀_c): the regression's share in what is answered about class c.
 
-    The error of its values falls with the root of the frames that it is made of; the other model's stays.
+    It is made of n_c frames of that class now, and was of n₀_c at the start; then a half. The error of its values falls
+    with the root of the frames, and a class is no better known for those of another; the other model's error stays.
     """
-    root, first = (np.sqrt(max(float(s.b[-1].sum()), TINY)) for s in (now, start))
-    return np.float32(root / (root + first))
+    root, first = (np.sqrt(np.maximum(s.b[-1], TINY)) for s in (now, start))
+    part: Floats = (root / (root + first)).astype(np.float32)
+    return part
 
 
 def with_constant(phi: Floats) -> Floats:
@@ -114,9 +115,9 @@ def scores(w: Floats, phi: Floats) -> Floats:
     return values
 
 
-def mixed(w: Floats, part: np.float32, phi: Floats, votes: Floats, start: Start) -> Floats:
-    """Logits (n, K) float32: the regression's values of φ (n, D) at their share, the pre-trained model's (n, K) at the
-    rest, each as sure as it is right."""
-    values = scores(w, phi) / np.float32(start.answer_temperature)
-    logits: Floats = part * values + (1 - part) * votes / np.float32(start.vote_temperature)
+def mixed(w: Floats, s: Floats, phi: Floats, votes: Floats, start: Start) -> Floats:
+    """Logits (n, K) float32, s_c · log q(c | x) + (1 − s_c) · log p(c | x), each model as sure as it is right: q the
+    regression on φ (n, D), p the pre-trained model with logits `votes` (n, K), s (K,) or the same for all classes."""
+    log_q = log_softmax(scores(w, phi) / np.float32(start.answer_temperature))
+    logits: Floats = s * log_q + (1 - s) * log_softmax(votes / np.float32(start.vote_temperature))
     return logits

@@ -27,7 +27,7 @@ from deco_runtime.guard import Kept, Memory
 from deco_runtime.reading import ALWAYS_FINE, Array, parse_json, read_bytes, read_npz
 from deco_runtime.types import Floats
 
-SCHEMA = 3
+SCHEMA = 4
 CURRENT, PREVIOUS = "learned.deco", "learned.previous.deco"
 COUNTS = ("segments", "since_retrain", "retrains", "dropped")
 

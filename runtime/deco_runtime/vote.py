@@ -59,10 +59,16 @@ def vote(segment: Segment, classes: int, recipe: Recipe) -> Active:
     return Active(index, y, segment.confidence[index], active)
 
 
+def log_softmax(logits: Floats) -> Floats:
+    """log p(x) (N, K) float32 of logits (N, K)."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_p: Floats = (shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))).astype(np.float32)
+    return log_p
+
+
 def softmax(logits: Floats) -> Floats:
     """p(x) (N, K) float32 of logits (N, K)."""
-    exponential = np.exp(logits - logits.max(axis=1, keepdims=True))
-    p: Floats = (exponential / exponential.sum(axis=1, keepdims=True)).astype(np.float32)
+    p: Floats = np.exp(log_softmax(logits))
     return p
 
 

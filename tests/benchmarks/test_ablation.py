@@ -62,12 +62,12 @@ def test_the_plain_regression_does_not_weigh_classes() -> None:
 
 def test_the_table_holds_means_and_paired_differences() -> None:
     def result(variant: str, seed: int, accuracy: float) -> dict:
-        both = {"accuracy": accuracy, "accuracy_clean": accuracy}
-        return {"variant": variant, "seed": seed, "labels_right": 0.5, **both}
+        others = {"accuracy_seen": accuracy + 0.01, "accuracy_clean": accuracy + 0.02, "labels_right": 0.5}
+        return {"variant": variant, "seed": seed, "accuracy": accuracy, **others}
 
     results = [result(name, seed, 0.5 + 0.1 * seed) for name in ablation.VARIANTS for seed in (0, 1)]
     results[2:4] = [result(results[2]["variant"], 0, 0.48), result(results[2]["variant"], 1, 0.56)]
     lines = ablation.table(results).splitlines()
     assert len(lines) == 2 + len(ablation.VARIANTS)
-    assert lines[2] == "| deco+ | 55.00 | +0.00 ± 0.00 | 55.00 | 50.0 |"
-    assert lines[3].endswith("| 52.00 | -3.00 ± 1.41 | 52.00 | 50.0 |")
+    assert lines[2] == "| deco+ | 55.00 | +0.00 ± 0.00 | 56.00 | 57.00 | 50.0 |"
+    assert lines[3].endswith("| 52.00 | -3.00 ± 1.41 | 53.00 | 54.00 | 50.0 |")

@@ -236,7 +236,7 @@ def test_deco_plus_is_the_devices_learner() -> None:
     assert not np.allclose(row.learner.model, rows()["DECO+"].make(made).learner.model, atol=1e-3)
     assert row.buffer() is None
     assert row.kept() == ()
-    assert row.state_bytes() == 4 * (13 * 14 // 2 + 2 * 13 * CLASSES + 1)
+    assert row.state_bytes() == 4 * (13 * 14 // 2 + (13 + 14) * CLASSES)
 
 
 def test_the_heads_penalty_is_the_one_that_leaving_one_out_would_choose() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from deco_benchmarks.streams import StreamSpec, order, parse, severity
+from deco_benchmarks.streams import StreamSpec, coming, order, parse, severity
 
 LABELS = np.repeat(np.arange(4), 60)
 
@@ -89,3 +89,12 @@ def test_drift_grows_in_a_straight_line() -> None:
     found = severity(np.arange(101), 101, parse("drift=3"))
     np.testing.assert_allclose(found, np.linspace(0, 3, 101), rtol=1e-6)
     assert not severity(np.arange(5), 5, StreamSpec()).any()
+
+
+def test_only_the_classes_that_come() -> None:
+    spec = parse("stc=20,classes=2,passes=2")
+    found = order(LABELS, spec, seed=1)
+    assert sorted(found.tolist()) == sorted(2 * list(range(120)))
+    assert LABELS[coming(LABELS, spec)].max() == 1
+    assert set(run_lengths(LABELS[found])[1:4]) == {20}
+    assert np.array_equal(order(LABELS, parse("classes=4"), 1), order(LABELS, parse("stc=500"), 1))

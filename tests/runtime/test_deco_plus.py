@@ -85,12 +85,13 @@ def test_w_is_the_regression_on_all_frames(engine: Engine, bundle: Bundle) -> No
     each, frames = b[-1].sum() / 10, b[-1]
     a += sum((each - n) * np.outer(mean, mean) for n, mean in zip(frames, (b / frames).T, strict=True))
     w = scipy.linalg.solve(a + PENALTY * np.trace(a) / count * np.eye(count), each * b / frames, assume_a="pos")
-    np.testing.assert_allclose(it.model[:-1].reshape(count, 10), w, atol=1e-5 * np.abs(w).max())
+    np.testing.assert_allclose(it.model[:-10].reshape(count, 10), w, atol=1e-5 * np.abs(w).max())
     x = segments[1].x
     phi, votes = engine.represent(x)
-    now, first = (n.sum() ** 0.5 for n in (frames, given.statistics.b[-1]))
-    answers, votes = np.c_[phi, np.ones(len(x))] @ w / given.answer_temperature, votes / given.vote_temperature
-    expected = (now * answers + first * votes) / (now + first)
+    now, first = np.sqrt(frames), np.sqrt(given.statistics.b[-1])
+    log_q = scipy.special.log_softmax(np.c_[phi, np.ones(len(x))] @ w / given.answer_temperature, axis=1)
+    log_p = scipy.special.log_softmax(votes / given.vote_temperature, axis=1)
+    expected = (now * log_q + first * log_p) / (now + first)
     np.testing.assert_allclose(it.predict(x), expected, atol=1e-4 * np.abs(expected).max())
     assert (it.segments, it.retrains, it.dropped) == (4, 4, 0)
 
@@ -285,7 +286,7 @@ def test_two_classes() -> None:
         report = it.learn(frames(y, 2))
         assert report.active == sorted(set(y))
         it.retrain()
-    assert it.model.shape == (13 * 2 + 1,)
+    assert it.model.shape == (13 * 2 + 2,)
     unseen = frames([0, 1] * 20, 2, seed=2)
     assert np.mean(it.predict(unseen.x).argmax(axis=1) == unseen.labels) > 0.9
 
@@ -294,18 +295,24 @@ def test_a_class_without_a_labelled_image_is_none_of_the_regressions_until_the_v
     it, unseen = linear(3, 2), frames([2] * 20, 3, seed=2)
     phi, _ = it.engine.represent(unseen.x)
     assert np.isfinite(it.model).all()
-    assert not np.any(scores(it.model[:-1].reshape(13, 3), phi)[:, 2])
+    assert not np.any(scores(it.model[:-3].reshape(13, 3), phi)[:, 2])
     assert it.learn(frames([2] * 60, 3)).active == [2]
     it.retrain()
-    assert np.mean(scores(it.model[:-1].reshape(13, 3), phi).argmax(axis=1) == 2) > 0.9
+    assert np.mean(scores(it.model[:-3].reshape(13, 3), phi).argmax(axis=1) == 2) > 0.9
+
+
+def up_to_a_constant(logits: Floats) -> Floats:
+    """Of each row, which changes no probability."""
+    return logits - logits.mean(axis=1, keepdims=True)
 
 
 def test_the_temperatures_divide_votes_and_answers() -> None:
     plain, wide, cold = linear(3, 3), linear(3, 3, (1.0, 4.0)), linear(3, 3, (20.0, 1.0))
     x = frames([0, 1, 2], 3).x
     _, votes = plain.engine.represent(x)
-    np.testing.assert_allclose(4 * (wide.predict(x) - votes / 2), plain.predict(x) - votes / 2, atol=1e-4)
-    np.testing.assert_allclose(cold.predict(x) - votes / 2 / 20, plain.predict(x) - votes / 2, atol=1e-4)
+    hot, answer, broad, cool = (up_to_a_constant(z) for z in (votes, *(it.predict(x) for it in (plain, wide, cold))))
+    np.testing.assert_allclose(4 * (broad - hot / 2), answer - hot / 2, atol=1e-4)
+    np.testing.assert_allclose(cool - hot / 2 / 20, answer - hot / 2, atol=1e-4)
     for it in (plain, wide, cold):
         it.learn(frames([0] * 6 + [1] * 6 + [2] * 6, 3))
     assert same_memory(plain.memory, wide.memory)

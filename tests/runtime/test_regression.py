@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.special
-from deco_runtime.regression import Statistics, add, scores, share, solve
+import scipy.stats
+from deco_runtime.regression import Start, Statistics, add, mixed, scores, share, solve
 from deco_runtime.vote import posterior
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,9 +84,32 @@ def test_the_share_grows_with_the_root_of_the_frames() -> None:
     one = np.ones((1, 2), np.float32) / 2
     start = add(Statistics.zero(3, 2), np.ones((4, 3), np.float32), one.repeat(4, axis=0))
     later = add(start, np.ones((32, 3), np.float32), one.repeat(32, axis=0))
-    assert share(start, start) == share(Statistics.zero(3, 2), Statistics.zero(3, 2)) == 0.5
-    assert share(later, start) == 0.75
-    assert share(later, Statistics.zero(3, 2)) > 0.999
+    nothing = Statistics.zero(3, 2)
+    assert share(start, start).tolist() == share(nothing, nothing).tolist() == [0.5, 0.5]
+    assert share(later, start).tolist() == [0.75, 0.75]
+    assert share(later, nothing).min() > 0.999
+
+
+def test_a_class_is_no_better_known_for_the_frames_of_another() -> None:
+    def seen(*frames: int) -> Statistics:
+        y = np.repeat(np.arange(3), frames)
+        return add(Statistics.zero(4, 3), np.ones((len(y), 4), np.float32), np.eye(3, dtype=np.float32)[y])
+
+    assert share(seen(90, 10, 40), seen(10, 10, 10)) == pytest.approx([3 / 4, 1 / 2, 2 / 3])
+    assert share(seen(90, 10, 0), seen(10, 10, 10))[2] < 1e-3
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(2, 5))
+@settings(max_examples=30)
+def test_an_answer_is_a_geometric_mean_of_both_models_class_by_class(seed: int, n: int, classes: int) -> None:
+    rng = np.random.default_rng(seed)
+    w, phi, votes = (3 * rng.standard_normal(size) for size in ((5, classes), (n, 4), (n, classes)))
+    s = rng.random(classes)
+    start = Start(Statistics.zero(4, classes), vote_temperature=2.0, answer_temperature=0.5)
+    q = scipy.special.softmax((np.c_[phi, np.ones(n)] @ w) / 0.5, axis=1)
+    p = scipy.special.softmax(votes / 2.0, axis=1)
+    found = mixed(*(part.astype(np.float32) for part in (w, s, phi, votes)), start)
+    np.testing.assert_allclose(found, np.log(q**s * p ** (1 - s)), rtol=1e-4, atol=1e-4)
 
 
 def test_a_segment_of_one_class_is_given_that_class() -> None:
