@@ -63,6 +63,7 @@ def content(scale: float = 1.0, **more: Any) -> dict[str, Any]:
         "quick": False,
         "board": {"name": "Raspberry Pi 4 | B", "processor": "4 × Cortex-A72", "threads": 4},
         "bundle": {"hash": "a", "model": "convnet", "weights": 25432, "pixels": 16, "classes": 10, "ipc": 2},
+        "recipe": {"name": "paper"},
         "best_engine": "portable",
         "engines": {"portable": {"quantities": {name: q.to_json() for name, q in quantities.items()}}},
         **more,
@@ -147,6 +148,8 @@ def broken(*keys: str, value: object = None) -> dict[str, Any]:
         broken("board", "name"),
         broken("board", "threads"),
         broken("bundle", "weights"),
+        broken("recipe"),
+        broken("recipe", "name"),
         broken("quick"),
         broken("time"),
         content(ratios=[1]),
@@ -175,13 +178,15 @@ def test_what_cannot_be_measured_ends_in_one_sentence(tmp_path: Path, deco_bench
 
 def test_compare_divides_b_by_a(tmp_path: Path, deco_bench: Callable[..., Done]) -> None:
     a = write(tmp_path / "a.json", content(ratios={"cold_start_vs_torch": 0.5}))
-    b = write(tmp_path / "b.json", content(0.5, quick=True, ratios={"cold_start_vs_torch": 0.25}))
+    other = {"recipe": {"name": "deco+"}, "ratios": {"cold_start_vs_torch": 0.25}}
+    b = write(tmp_path / "b.json", content(0.5, quick=True, **other))
     done = deco_bench("compare", a, b)
     assert done.returncode == 0, done.stderr
     rows = {line.split("│")[1].strip(): line.split("│")[2:5] for line in done.stdout.splitlines() if "│" in line}
     assert [cell.strip() for cell in rows["portable: one whole iteration"]] == ["200 ms", "100 ms", "0.50"]
     assert [cell.strip() for cell in rows["portable: later"]] == ["0.500 MiB", "0.500 MiB", "1.00"]
     assert [cell.strip() for cell in rows["cold_start_vs_torch"]] == ["0.500", "0.250", "0.50"]
+    assert "A and B differ: --recipe paper, and deco+" in done.stdout
     assert "A and B differ: one was measured with --quick" in done.stdout
 
 
@@ -189,7 +194,7 @@ def test_the_row_of_a_board(tmp_path: Path, deco_bench: Callable[..., Done]) -> 
     done = deco_bench("row", write(tmp_path / "a.json", content(quick=True)))
     assert done.stdout == (
         "| Raspberry Pi 4 \\| B (4 × Cortex-A72) | 4 | – | convnet, 25k weights, 16 pixels, 10 classes, ipc 2 "
-        "| portable | – | 200 ms | – | 30.0 s* | – | – | – | – | – | – | – | 2026-01-02 |\n"
+        "| paper | portable | – | 200 ms | – | 30.0 s* | – | – | – | – | – | – | – | 2026-01-02 |\n"
     )
 
 
@@ -203,7 +208,7 @@ def test_boards_have_a_row_per_engine_sorted_by_file(tmp_path: Path, deco_bench:
     assert page.startswith("# Boards\n")
     rows = [[cell.strip() for cell in line.split(" | ")] for line in page.splitlines() if line.startswith("| ")]
     assert len({len(row) for row in rows}) == 1
-    assert [(row[0], row[4]) for row in rows[1:]] == [
+    assert [(row[0], row[5]) for row in rows[1:]] == [
         ("| Other", "portable"),
         ("| Other", "openvino"),
         ("| Raspberry Pi 4 \\| B (4 × Cortex-A72)", "portable"),

@@ -27,6 +27,20 @@ def test_all_of_a_graph_is_accounted_for(bundle_path: Path, tmp_path: Path, engi
     assert f"weight_gradient on {engine}" in done.output
 
 
+@pytest.mark.parametrize("engine", ["portable", "openvino"])
+def test_every_graph_can_be_looked_into(bundle_path: Path, engine: str) -> None:
+    if engine == "openvino":
+        pytest.importorskip("openvino")
+    graphs = [path.stem for path in (bundle_path / "graphs").iterdir()]
+    assert {"representation", "input_gradient_tangent", "predict"} <= set(graphs)
+    for graph in graphs:
+        done = CliRunner().invoke(
+            command, ["profile", "--bundle", str(bundle_path), "--graph", graph, "--engine", engine]
+        )
+        assert done.exit_code == 0, (graph, done.exception)
+        assert f"{graph} on {engine}" in done.output
+
+
 def test_a_graph_that_there_is_not(bundle_path: Path) -> None:
     done = CliRunner().invoke(command, ["profile", "--bundle", str(bundle_path), "--graph", "forward"])
     assert "expected --graph to be one of" in str(done.exception)

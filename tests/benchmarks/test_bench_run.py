@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 from importlib import util
@@ -13,6 +14,8 @@ from typing import Any
 import deco_benchmarks.bench
 import numpy as np
 import pytest
+from bundles import without
+from click.testing import CliRunner
 from deco_benchmarks.bench import cli, process, result, runner, sizes, stages, tables
 from deco_benchmarks.bench.live import Learning
 from deco_benchmarks.bench.process import measure_in_process
@@ -21,6 +24,7 @@ from deco_benchmarks.bench.timing import QUICK
 from deco_benchmarks.bench.workload import open_work
 from deco_runtime.bundle import open_bundle
 from deco_runtime.errors import BundleError, DecoError, RuntimeMissingError
+from deco_runtime.learner import Learner
 
 FOLDER = Path(deco_benchmarks.bench.__file__).parent
 STAGES = (
@@ -87,6 +91,43 @@ def test_a_quick_run_from_start_to_end(bundle_path: Path, tmp_path: Path) -> Non
     assert not list(bundle_path.parent.glob(".deco-bench-*"))
 
 
+PAPER_ONLY = {*STAGES, "vote", "iteration", "retrain_step", "segment", "update"}
+
+
+def test_a_bundle_without_condensed_images_is_measured_by_deco_plus(bundle_path: Path, tmp_path: Path) -> None:
+    bundle, out = Path(shutil.copytree(bundle_path, tmp_path / "bundle")), tmp_path / "board.json"
+    without(bundle, "buffer.npz")
+    asked = ["run", "--bundle", str(bundle), "--engine", "portable", "--quick"]
+    done = CliRunner().invoke(cli.command, [*asked, "--recipe", "deco+", "--sustained", "0.002", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    read = result.read(out)
+    assert set(read.engines["portable"]) == set(tables.TITLES) - PAPER_ONLY
+    assert (read.recipe, read.content["bundle"]["ipc"], read.content["best_engine"]) == ("deco+", 0, "portable")
+    assert read.content["sustained"]["samples"][-1]["segments_per_second"] > 0
+    assert "segments per second at first" in done.stdout
+    assert "quick: segment" not in done.stdout
+    for more, words in (
+        (("--recipe", "paper"), "expected a bundle with condensed images"),
+        (("--recipe", "deco+", "--against", "torch"), "expected --recipe paper beside --against torch"),
+    ):
+        refused = CliRunner().invoke(cli.command, [*asked, *more])
+        assert isinstance(refused.exception, DecoError)
+        assert words in str(refused.exception)
+
+
+def test_the_bundles_recipe_is_the_default(bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def answers(job: str, bundle: Path, progress: Any, **arguments: Any) -> dict[str, Any]:
+        asked.append(arguments)
+        return fake_answers(1.0)(job, bundle, progress, **arguments)
+
+    monkeypatch.setattr(runner, "measure_in_process", answers)
+    content = runner.Bench(runner.Options(bundle_path, "fast", True, None, False), silent).measure(lambda _: None)
+    assert content["recipe"]["name"] == open_bundle(bundle_path).recipe.name == "paper"
+    assert {arguments["recipe"] for arguments in asked[1:]} == {"paper"}
+
+
 def test_stages_add_up_to_the_iteration(bundle_path: Path) -> None:
     work = open_work(bundle_path, "portable")
     found = stages.iterations(work, QUICK)
@@ -116,14 +157,14 @@ def test_each_stage_is_taken_from_its_calls() -> None:
 def test_a_learner_that_fails_beside_the_predictions_is_heard(bundle_path: Path) -> None:
     work = open_work(bundle_path, "portable")
     learner = work.learner()
-    learner.theta = learner.theta[:-1]
+    learner.model = learner.model[:-1]
     with pytest.raises(DecoError, match="expected the learner to learn"), Learning(learner, work.segment):
         pass
 
 
 def test_errors_of_a_process_are_raised_here(bundle_path: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="expected a bundle at"):
-        measure_in_process("start", tmp_path, silent, engine="portable")
+        measure_in_process("start", tmp_path, silent, engine="portable", recipe="paper")
     with pytest.raises(
         DecoError, match=r"expected the measurement 'start' to end, but its process failed with: TypeErr"
     ):
@@ -244,7 +285,7 @@ def test_micro_batches_of_torch_add_up(bundle_path: Path, one_thread: None) -> N
     from deco_runtime.condense import match_gradients
 
     work = open_work(bundle_path, "portable")
-    model, theta, data = torch_side.build(work.bundle), work.learner().random_model(), against._matching(work)
+    model, theta, data = torch_side.build(work.bundle), work.kind_of(Learner).random_model(), against._matching(work)
     torch_side.load(model, theta)
     before = theta.copy()
     tensors = torch_side.matching(*data, 0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("torch")  # counts.json holds the workstation's version of onnxruntime
 
 import onnxruntime
+from bundles import without
 from deco_benchmarks.bench.counts import measure
 from deco_runtime.bundle import open_bundle
 
@@ -42,3 +44,13 @@ def test_runs_follow_from_the_recipe(found, bundle_path: Path) -> None:
         "feature_gradient": iterations,
     }
     assert found["runs"]["one epoch of an update"] == {"weight_gradient": everything}
+    assert found["runs"]["one frame, deco+"] == {"representation": 1}
+    assert found["runs"]["one segment and update, deco+"] == {"representation": 16}
+
+
+def test_a_bundle_without_condensed_images_is_counted_by_deco_plus(found, bundle_path: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(bundle_path, tmp_path / "bundle"))
+    without(bundle, "buffer.npz")
+    bare = measure(bundle)
+    assert bare["graphs"] == found["graphs"]
+    assert bare["runs"] == {name: runs for name, runs in found["runs"].items() if name.endswith("deco+")}

@@ -16,6 +16,7 @@ import cv2
 import deco_runtime
 import numpy as np
 import pytest
+from bundles import without
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.engine import engines
 from deco_runtime.recipe import named
@@ -153,14 +154,6 @@ def test_a_bundle_without_condensed_images_learns_by_deco_plus_alone(copy: Path,
     again = deco_run(*usual, "--max-segments", "1")
     assert again.returncode == 0, again.stderr
     assert f"goes on from {state}: 1 segments, 1 updates" in again.stderr
-
-
-def without(bundle: Path, name: str) -> None:
-    """The bundle as if it had been exported without this file."""
-    manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
-    del manifest["files"][name]
-    (bundle / name).unlink()
-    (bundle / "manifest.json").write_text(json.dumps(manifest), "utf-8")
 
 
 def test_help_teaches() -> None:

@@ -16,6 +16,7 @@ import torch
 from deco_export.onnx_graph import IR_VERSION, OPSET
 from deco_runtime.condense import match_gradients
 from deco_runtime.engine import EXACT, Engine, open_engine, threads
+from deco_runtime.learner import Learner
 from deco_runtime.retrain import retrain
 from deco_runtime.types import Floats
 from deco_runtime.vote import targets
@@ -51,7 +52,7 @@ def measure(path: Path, progress: Progress, names: Sequence[str], quick: bool) -
 
     step()
     model = torch_side.build(work.bundle)
-    theta, data = work.learner().random_model(), _matching(work)
+    theta, data = work.kind_of(Learner).random_model(), _matching(work)
     torch_side.load(model, theta)
     tensors = torch_side.matching(*data, work.recipe.epsilon)
 

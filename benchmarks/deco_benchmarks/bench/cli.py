@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from deco_runtime.engine import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
+from deco_runtime.recipe import RECIPES
 from deco_runtime.terminal import exit_with, progress_bars
 from rich.console import Console
 
@@ -35,8 +36,12 @@ def command() -> None:
 
 
 @command.command()
+@click.option("--bundle", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Made by deco-export.")
 @click.option(
-    "--bundle", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Made by deco-export --ipc 10."
+    "--recipe",
+    type=click.Choice(sorted(RECIPES)),
+    help="What is learned by, as for deco-run. paper needs a bundle of deco-export --ipc 10, and measures deco+ "
+    "beside.  [default: the bundle's]",
 )
 @click.option(
     "--engine",
@@ -52,24 +57,33 @@ def command() -> None:
     "--sustained",
     type=click.FloatRange(0, min_open=True),
     metavar="MINUTES",
-    help="Then iterate for so long, with temperature, clock and throttling every 10 s where the board shows them.",
+    help="Then learn for so long, with temperature, clock and throttling every 10 s where the board shows them.",
 )
 @click.option(
     "--against",
     type=click.Choice(["torch"]),
     help="Then run the same work in eager torch, turn by turn on the same threads; needs 'deco-edge[export,device]'.",
 )
-def run(bundle: Path, engine: str, out: Path | None, quick: bool, sustained: float | None, against: str | None) -> None:
+def run(
+    bundle: Path,
+    recipe: str | None,
+    engine: str,
+    out: Path | None,
+    quick: bool,
+    sustained: float | None,
+    against: str | None,
+) -> None:
     """Measure this machine with a bundle and random images; no data is needed.
 
-    Every stage of an iteration, whole segments and updates, frames predicted while learning, start-up, memory and
-    sizes. Each engine runs in processes of its own, on the cores this one may use (taskset limits them).
+    Whole segments and updates, by the paper's recipe every stage of an iteration too, frames predicted while learning,
+    start-up, memory and sizes. Each engine runs in processes of its own, on the cores this one may use (taskset limits
+    them).
 
     \b
     deco-bench run --bundle bundle --quick
     deco-bench run --bundle bundle --engine auto --sustained 15 --out board.json
     taskset -c 0,1 deco-bench run --bundle bundle --out two-cores.json
-    deco-bench run --bundle bundle --against torch --out workstation.json
+    deco-bench run --bundle bundle --recipe paper --against torch --out workstation.json
     """
     _check_modules(against == "torch")
     from deco_benchmarks.bench.runner import Bench, Options  # not at the top: the other commands need no OpenCV
@@ -77,7 +91,7 @@ def run(bundle: Path, engine: str, out: Path | None, quick: bool, sustained: flo
     if out is not None:
         _check_writable(out)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the measuring process too
-    options = Options(bundle, engine, quick, sustained, against == "torch")
+    options = Options(bundle, engine, quick, sustained, against == "torch", recipe)
     with progress_bars() as progress:
         content = Bench(options, progress).measure(
             lambda content: results.write(out, content) if out is not None else None

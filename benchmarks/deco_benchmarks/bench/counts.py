@@ -9,27 +9,30 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import onnxruntime
-from deco_runtime.engine import EXACT
+from deco_runtime.bundle import BUFFER
+from deco_runtime.engine import EXACT, REPRESENTATION
 from deco_runtime.engines._micro_batches import MICRO_BATCH
 from deco_runtime.engines._sessions import session_options
 from deco_runtime.engines.portable import files
+from deco_runtime.recipe import named
 
 from deco_benchmarks.bench.workload import Work, open_work
 
-GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT)
+GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT, REPRESENTATION)
 ENGINE = "portable"
 
 
 def measure(path: Path) -> dict[str, Any]:
     """Per graph `operators` (kernels of each kind in one run on a micro-batch, after those of ONNX Runtime's
     optimisations that do not depend on the processor), their sum `kernels` and the `bytes` they write; per piece of the
-    learner's work the `runs` of each graph.
+    learner's work, by each recipe that the bundle has what it takes for, the `runs` of each graph.
 
     Raises what `open_bundle` and `open_engine` raise.
     """
@@ -39,11 +42,30 @@ def measure(path: Path) -> dict[str, Any]:
         "onnxruntime": onnxruntime.__version__,
         "micro_batch": MICRO_BATCH,
         "graphs": {name: _graph(work, name) for name in present},
-        "runs": {
-            "one frame": _runs(work, lambda: work.engine.predict(work.bundle.weights(), work.frame)),
-            "one segment": _runs(work, lambda: work.learner().learn(work.segment)),
-            "one epoch of an update": _runs(work, lambda: work.learner(epochs=1).retrain()),
-        },
+        "runs": (_of_the_paper(work) if BUFFER in work.bundle.files else {}) | _of_deco_plus(work),
+    }
+
+
+def _of_the_paper(work: Work) -> dict[str, dict[str, int]]:
+    return {
+        "one frame": _runs(work, lambda: work.learner().predict(work.frame)),
+        "one segment": _runs(work, lambda: work.learner().learn(work.segment)),
+        "one epoch of an update": _runs(work, lambda: work.learner(epochs=1).retrain()),
+    }
+
+
+def _of_deco_plus(work: Work) -> dict[str, dict[str, int]]:
+    if f"graphs/{REPRESENTATION}.onnx" not in work.bundle.files:
+        return {}
+    learner = replace(work, recipe=named("deco+")).learner()
+
+    def segment() -> None:
+        learner.learn(work.segment)
+        learner.retrain()
+
+    return {
+        "one frame, deco+": _runs(work, lambda: learner.predict(work.frame)),
+        "one segment and update, deco+": _runs(work, segment),
     }
 
 

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from deco_runtime.base import BaseLearner
 from deco_runtime.errors import DecoError
-from deco_runtime.learner import Learner
 from deco_runtime.types import Segment
 from deco_runtime.worker import Cancelled
 
@@ -20,9 +20,9 @@ ROUNDS = 2
 """Turns of idle and learning, so that a machine that becomes slower does so for both."""
 
 
-def measure(path: Path, progress: Progress, engine: str, quick: bool) -> dict[str, Any]:
+def measure(path: Path, progress: Progress, engine: str, recipe: str, quick: bool) -> dict[str, Any]:
     """Frames are predicted one after the other without a pause: with nothing else to do, and beside a learner."""
-    work, how = open_work(path, engine), effort(quick)
+    work, how = open_work(path, engine, recipe), effort(quick)
     learner = work.learner()
     work.learner(iterations=1).learn(work.segment)  # opens and warms all graphs
     times: dict[str, list[float]] = {"idle": [], "learning": []}
@@ -31,7 +31,7 @@ def measure(path: Path, progress: Progress, engine: str, quick: bool) -> dict[st
         done, began = times[state], time.monotonic()
         least = len(done) + how.live_least / ROUNDS
         while len(done) < least or time.monotonic() - began < how.live_seconds / ROUNDS:
-            done.append(stopwatch(lambda: work.engine.predict(learner.theta, work.frame)))
+            done.append(stopwatch(lambda: learner.predict(work.frame)))
 
     for turn in range(ROUNDS):
         progress(f"{engine}: predicting while learning", turn, ROUNDS)
@@ -53,9 +53,9 @@ def one(value: float, runs: int, unit: str) -> Quantity:
 
 
 class Learning:
-    """While entered, a thread learns the same segment again and again."""
+    """While entered, a thread learns the same segment again and again, and updates the model when that is due."""
 
-    def __init__(self, learner: Learner, segment: Segment) -> None:
+    def __init__(self, learner: BaseLearner, segment: Segment) -> None:
         self._learner, self._segment = learner, segment
         self._stop = threading.Event()
         self._failure: BaseException | None = None
@@ -74,6 +74,8 @@ class Learning:
         try:
             while True:
                 self._learner.learn(self._segment, self._check)
+                if self._learner.retrain_due:
+                    self._learner.retrain(self._check)
         except Cancelled:
             pass
         except Exception as error:  # raised again in the main thread

@@ -11,6 +11,7 @@ from deco_runtime import state
 from deco_runtime.bundle import open_bundle
 from deco_runtime.device import peak_memory_mb
 from deco_runtime.engine import by_preference, check_runtime, open_engine
+from deco_runtime.recipe import named
 
 from deco_benchmarks.bench.child import Progress
 
@@ -26,23 +27,28 @@ def usable_engines(path: Path, progress: Progress) -> dict[str, Any]:
     }
 
 
-def start(path: Path, progress: Progress, engine: str) -> dict[str, Any]:
-    """Open the bundle, predict one frame, and say when that was (monotonic seconds, of the whole system)."""
+def start(path: Path, progress: Progress, engine: str, recipe: str) -> dict[str, Any]:
+    """Open the bundle, run the graph that predicts by this recipe on one frame, and say when that was (monotonic
+    seconds, of the whole system)."""
     import numpy as np
 
     bundle = open_bundle(path)
     frame = np.zeros((1, *bundle.image_shape), np.float32)
-    open_engine(bundle, engine).predict(bundle.weights(), frame)
+    opened = open_engine(bundle, engine)
+    if named(recipe).method == "regression":
+        opened.represent(frame)
+    else:
+        opened.predict(bundle.weights(), frame)
     return {"predicted": time.monotonic(), "peak_mib": peak_memory_mb()}
 
 
-def memory(path: Path, progress: Progress, engine: str, scratch: str) -> dict[str, Any]:
+def memory(path: Path, progress: Progress, engine: str, recipe: str, scratch: str) -> dict[str, Any]:
     """Predict, learn two iterations of a segment, retrain an epoch, save: each array and arena there is, once."""
     from deco_benchmarks.bench.workload import open_work
 
-    work = open_work(path, engine)
+    work = open_work(path, engine, recipe)
     learner = work.learner(iterations=2, epochs=1)
-    work.engine.predict(learner.theta, work.frame)
+    learner.predict(work.frame)
     learner.learn(work.segment)
     learner.retrain()
     state.save(Path(scratch), state.LearnedState.of(learner, work.bundle, "deco-bench", 0))

@@ -53,10 +53,12 @@ def measure(path: Path, graph: str, engine: str) -> dict[str, Any]:
     }
 
 
-def _inputs(shapes: dict[str, list[Any]]) -> dict[str, Floats]:
+def _inputs(shapes: dict[str, list[Any]], bundle: Bundle) -> dict[str, Floats]:
+    """Noise for each input; for θ, where the graph has not its own, the bundle's."""
     rng = np.random.default_rng(0)
     sizes = {name: [d if isinstance(d, int) else MICRO_BATCH for d in shape] for name, shape in shapes.items()}
-    return {name: 0.05 * rng.standard_normal(shape, np.float32) for name, shape in sizes.items()}
+    noise = {name: 0.05 * rng.standard_normal(shape, np.float32) for name, shape in sizes.items()}
+    return noise | ({"theta": bundle.weights()} if "theta" in noise else {})
 
 
 def _onnxruntime(model: bytes, bundle: Bundle) -> Times:
@@ -68,7 +70,7 @@ def _onnxruntime(model: bytes, bundle: Bundle) -> Times:
         options = session_options()
         options.enable_profiling, options.profile_file_prefix = True, str(Path(scratch) / "profile")
         session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
-        inputs = {**_inputs({i.name: i.shape for i in session.get_inputs()}), "theta": bundle.weights()}
+        inputs = _inputs({i.name: i.shape for i in session.get_inputs()}, bundle)
         for _ in range(RUNS):
             session.run(None, inputs)
         events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
@@ -87,7 +89,7 @@ def _openvino(model: bytes, bundle: Bundle) -> Times:
     opened.reshape({name: [MICRO_BATCH, *list(s)[1:]] for name, s in shapes.items() if name not in WEIGHTS})
     settings = {"INFERENCE_NUM_THREADS": threads(), "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     request = core.compile_model(opened, "CPU", {**settings, "PERF_COUNT": True}).create_infer_request()
-    inputs = {**_inputs({i.get_any_name(): list(i.shape) for i in opened.inputs}), "theta": bundle.weights()}
+    inputs = _inputs({i.get_any_name(): list(i.shape) for i in opened.inputs}, bundle)
     times: Times = defaultdict(lambda: defaultdict(list))
     for _ in range(RUNS):
         request.infer(inputs, share_inputs=True)

@@ -36,6 +36,11 @@ class Result:
         return str(board["name"] if processor == board["name"] else f"{board['name']} ({processor})")
 
     @property
+    def recipe(self) -> str:
+        """What was learned by."""
+        return str(self.content["recipe"]["name"])
+
+    @property
     def bundle(self) -> str:
         """Model and sizes, such as "convnet, 25k weights, 32 pixels, 10 classes, ipc 10"."""
         b = self.content["bundle"]
@@ -55,7 +60,14 @@ def parse(name: str, content: Json) -> Result:
         raise ValueError("best_engine")
     ratios = {str(key): float(value) for key, value in content.get("ratios", {}).items()}
     result = Result(name, engines, ratios, content)
-    for needed in (result.board, result.bundle, content["board"]["threads"], content["quick"], content["time"]):
+    for needed in (
+        result.board,
+        result.bundle,
+        result.recipe,
+        content["board"]["threads"],
+        content["quick"],
+        content["time"],
+    ):
         str(needed)
     return result
 

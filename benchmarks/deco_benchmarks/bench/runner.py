@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.errors import RuntimeMissingError
+from deco_runtime.bundle import BUFFER, Bundle, open_bundle
+from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.recipe import named
 
 from deco_benchmarks.bench import board, sizes
@@ -27,13 +27,15 @@ TORCH = "torch"
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for; see `deco-bench run --help`. engine: a name, "auto" or "all"."""
+    """What the user asked for; see `deco-bench run --help`. engine: a name, "auto" or "all". recipe: None for the
+    bundle's."""
 
     bundle: Path
     engine: str
     quick: bool
     sustained: float | None
     against_torch: bool
+    recipe: str | None = None
 
 
 class Bench:
@@ -53,6 +55,14 @@ class Bench:
         """
         options = self.options
         bundle = open_bundle(options.bundle)
+        self._recipe = options.recipe or bundle.recipe.name
+        if options.against_torch and self._recipe != "paper":
+            raise UsageError(
+                f"expected --recipe paper beside --against torch, which has no other, but found {self._recipe}; "
+                "give that, or leave --against out"
+            )
+        if self._recipe == "paper":
+            bundle.buffer()  # raises where there is none, before the minutes of measuring
         names, unusable = self._engines()
         with tempfile.TemporaryDirectory(dir=_scratch(options.bundle), prefix=".deco-bench-") as scratch:
             content = self._describe(bundle)
@@ -60,14 +70,17 @@ class Bench:
             packages = sorted({sizes.DISTRIBUTION}.union(*self._packages.values()))
             content["versions"] = {"python": platform.python_version(), **sizes.versions(packages)}
             content["engines"] = {name: self._engine(name, scratch) for name in names}
-            medians = {n: found["quantities"]["iteration"]["median"] for n, found in content["engines"].items()}
+            learns = "iteration" if self._recipe == "paper" else "deco_plus_segment"
+            medians = {n: found["quantities"][learns]["median"] for n, found in content["engines"].items()}
             best = min(medians, key=medians.__getitem__)
             content |= {"best_engine": best, "unusable": unusable}
             if options.against_torch:
                 content |= self._against(content["engines"])
         keep(content)
         if options.sustained is not None:
-            found = self._run("sustained", engine=content["best_engine"], minutes=options.sustained)
+            found = self._run(
+                "sustained", engine=content["best_engine"], recipe=self._recipe, minutes=options.sustained
+            )
             content["sustained"] = {name: found[name] for name in ("engine", "minutes", "samples")}
             keep(content)
         return content
@@ -101,11 +114,11 @@ class Bench:
                 "depth": made.get("depth"),
                 "pixels": bundle.preprocessing.size,
                 "classes": len(bundle.classes),
-                "ipc": bundle.buffer().ipc,
+                "ipc": bundle.buffer().ipc if BUFFER in bundle.files else 0,
                 "weights": bundle.weight_count,
                 "size_mib": sizes.bundle_mib(self.options.bundle),
             },
-            "recipe": named("paper").to_json(),
+            "recipe": named(self._recipe).to_json(),
         }
 
     def _measure_starts(self, names: Sequence[str]) -> None:
@@ -113,7 +126,9 @@ class Bench:
         for turn in range(self._how.starts + 1):
             self._progress("start-up", turn, self._how.starts + 1)
             for name in names:
-                found = self._run("torch-start") if name == TORCH else self._run("start", engine=name)
+                found = (
+                    self._run("torch-start") if name == TORCH else self._run("start", engine=name, recipe=self._recipe)
+                )
                 if turn > 0:
                     self._starts.setdefault(name, []).append(found["predicted"] - found["started"])
                     self._peaks.setdefault(name, []).append(found["peak_mib"])
@@ -122,10 +137,10 @@ class Bench:
         self._progress("start-up", self._how.starts + 1, self._how.starts + 1)
 
     def _engine(self, name: str, scratch: str) -> Json:
-        quick = self.options.quick
-        stages = self._run("stages", engine=name, quick=quick, scratch=scratch)
-        live = self._run("live", engine=name, quick=quick)
-        learning = [self._run("memory", engine=name, scratch=scratch)["peak_mib"]]
+        how = {"engine": name, "recipe": self._recipe}
+        stages = self._run("stages", **how, quick=self.options.quick, scratch=scratch)
+        live = self._run("live", **how, quick=self.options.quick)
+        learning = [self._run("memory", **how, scratch=scratch)["peak_mib"]]
         packages = sizes.installed([sizes.DISTRIBUTION, *self._packages[name]])
         whole = {
             "start_up": quantity(self._starts[name], "s"),

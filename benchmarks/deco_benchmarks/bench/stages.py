@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 from deco_runtime import condense, state
 from deco_runtime.engine import REPRESENTATION, Engine
-from deco_runtime.prepare import new_learner
+from deco_runtime.learner import Learner
 from deco_runtime.recipe import named
 from deco_runtime.retrain import retrain
 from deco_runtime.vote import vote
@@ -26,7 +26,6 @@ from deco_benchmarks.bench.workload import Work, open_work
 P = ParamSpec("P")
 R = TypeVar("R")
 
-REPRESENTATION_FILE = f"graphs/{REPRESENTATION}.onnx"
 CALLS = ("predict", "weight_gradient", "input_gradient", "feature_gradient")
 """The engine's part in an iteration."""
 
@@ -70,26 +69,38 @@ class Stopwatch:
         return noting
 
 
-def measure(path: Path, progress: Progress, engine: str, quick: bool, scratch: str) -> dict[str, Any]:
-    """Quantities by name, and under "scaled" what was measured in part. scratch: a folder for the state saved."""
-    work, how = open_work(path, engine), effort(quick)
-    recipe, theta, classes = work.recipe, work.bundle.weights(), len(work.bundle.classes)
-    found: dict[str, Quantity] = {}
-    done = itertools.count()
+def measure(path: Path, progress: Progress, engine: str, recipe: str, quick: bool, scratch: str) -> dict[str, Any]:
+    """Quantities by name, and under "scaled" what was measured in part. recipe: `paper` measures `deco+` too, where the
+    bundle has its graph. scratch: a folder for the state saved."""
+    work, how = open_work(path, engine, recipe), effort(quick)
+    theta = work.bundle.weights()
+    condenses = work.recipe.method == "condensation"
+    stages = itertools.count()
 
     def step() -> None:
-        progress(f"{engine}: stages", next(done), 6)
+        progress(f"{engine}: stages", next(stages), 6 if condenses else 2)
 
     step()
-    found["predict"] = milliseconds(repeat(lambda: work.engine.predict(theta, work.frame), how.least, how.seconds))
-    found["vote"] = milliseconds(repeat(lambda: vote(work.segment, classes, recipe), how.least, how.seconds / 10))
+    found = {"predict": milliseconds(repeat(lambda: work.engine.predict(theta, work.frame), how.least, how.seconds))}
+    saved = state.LearnedState.of(work.learner(), work.bundle, "deco-bench", 0)
+    found["state_save"] = milliseconds(repeat(lambda: state.save(Path(scratch), saved), how.least, how.seconds / 3))
     step()
+    of_paper, scaled = condensing(work, how, step) if condenses else ({}, {})
+    found |= of_paper
+    if not condenses or f"graphs/{REPRESENTATION}.onnx" in work.bundle.files:
+        found |= deco_plus(work, how)
+    step()
+    return {"quantities": {name: value.to_json() for name, value in found.items()}, "scaled": scaled}
+
+
+def condensing(work: Work, how: Effort, step: Callable[[], None]) -> tuple[dict[str, Quantity], dict[str, Any]]:
+    """The paper's recipe: its stages, whole segments and an update, and what of these was measured in part. step: told
+    that a fourth of it is done."""
+    recipe, classes = work.recipe, len(work.bundle.classes)
+    found = {"vote": milliseconds(repeat(lambda: vote(work.segment, classes, recipe), how.least, how.seconds / 10))}
     found |= {name: milliseconds(times) for name, times in iterations(work, how).items()}
     step()
     found["retrain_step"] = milliseconds(retrain_steps(work, how))
-    step()
-    saved = state.LearnedState.of(work.learner(), work.bundle, "deco-bench", 0)
-    found["state_save"] = milliseconds(repeat(lambda: state.save(Path(scratch), saved), how.least, how.seconds / 3))
     step()
     count = min(how.iterations or recipe.iterations, recipe.iterations)
     learner = work.learner(iterations=count)
@@ -99,21 +110,16 @@ def measure(path: Path, progress: Progress, engine: str, quick: bool, scratch: s
     epochs = min(how.epochs or recipe.retrain_epochs, recipe.retrain_epochs)
     seconds = stopwatch(work.learner(epochs=epochs).retrain)
     found["update"] = quantity([seconds * recipe.retrain_epochs / epochs], "s")
-    if REPRESENTATION_FILE in work.bundle.files:
-        found |= deco_plus(work, how)
     step()
-    return {
-        "quantities": {name: value.to_json() for name, value in found.items()},
-        "scaled": {
-            "segment": {"iterations_measured": count, "iterations": recipe.iterations},
-            "update": {"epochs_measured": epochs, "epochs": recipe.retrain_epochs},
-        },
+    return found, {
+        "segment": {"iterations_measured": count, "iterations": recipe.iterations},
+        "update": {"epochs_measured": epochs, "epochs": recipe.retrain_epochs},
     }
 
 
 def deco_plus(work: Work, how: Effort) -> dict[str, Quantity]:
     """The same work by the recipe `deco+`: one frame predicted, one segment learned and the model updated."""
-    learner = new_learner(work.bundle, work.engine, named("deco+"), seed=0)
+    learner = replace(work, recipe=named("deco+")).learner()
 
     def segment() -> None:
         learner.learn(work.segment)
@@ -127,7 +133,7 @@ def deco_plus(work: Work, how: Effort) -> dict[str, Quantity]:
 
 def iterations(work: Work, how: Effort) -> dict[str, list[float]]:
     """Seconds of each stage of whole iterations on a segment of one class; the stages add up to `iteration`."""
-    watch, learner = Stopwatch(), work.learner()
+    watch, learner = Stopwatch(), work.kind_of(Learner)
     condensation = learner.begin(work.segment.x, work.segment.pseudo, work.segment.confidence)
     found: dict[str, list[float]] = {}
 

@@ -1,43 +1,65 @@
-"""Iterations over minutes, beside temperature, clock and throttling: whether the board keeps its speed."""
+"""Learning over minutes, beside temperature, clock and throttling: whether the board keeps its speed."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from deco_runtime.learner import Learner
+from deco_runtime.recipe import named
 
 from deco_benchmarks.bench.board import load
 from deco_benchmarks.bench.child import Progress
 from deco_benchmarks.bench.sensors import read_sensors
-from deco_benchmarks.bench.workload import open_work
+from deco_benchmarks.bench.workload import Work, open_work
 
 EVERY_S = 10.0
 """Seconds between two samples."""
 
 
-def measure(path: Path, progress: Progress, engine: str, minutes: float) -> dict[str, Any]:
-    """Iterations without a pause for so many minutes; a sample has its rate and what the sensors say at its end.
+def measure(path: Path, progress: Progress, engine: str, recipe: str, minutes: float) -> dict[str, Any]:
+    """Learning without a pause for so many minutes; a sample has its rate and what the sensors say at its end.
 
     load is above the number of cores when other work slows the board down, which is no throttling.
     """
-    work = open_work(path, engine)
-    learner = work.learner()
-    condensation = learner.begin(work.segment.x, work.segment.pseudo, work.segment.confidence)
-    condensation.update_images(learner.random_model())
+    work = open_work(path, engine, recipe)
+    if named(recipe).method == "regression":
+        rate_of, step = "segments_per_second", _segment(work)
+    else:
+        rate_of, step = "iterations_per_second", _iteration(work)
+    step()
     seconds, samples, count = 60 * minutes, [{"seconds": 0.0, "load": load(), **read_sensors()}], 0
     label = f"{engine}: sustained, seconds"
     progress(label, 0, round(seconds))
     started = last = time.monotonic()
     while True:
-        condensation.update_images(learner.random_model())
+        step()
         count += 1
         now = time.monotonic()
         ended = now - started >= seconds
         if now - last >= EVERY_S or ended:
             rate = count / (now - last)
-            sample = {"seconds": now - started, "iterations_per_second": rate, "load": load(), **read_sensors()}
+            sample = {"seconds": now - started, rate_of: rate, "load": load(), **read_sensors()}
             samples.append(sample)
             last, count = now, 0
         progress(label, min(round(now - started), round(seconds)), round(seconds))
         if ended:
             return {"engine": engine, "minutes": minutes, "samples": samples}
+
+
+def _iteration(work: Work) -> Callable[[], None]:
+    learner = work.kind_of(Learner)
+    condensation = learner.begin(work.segment.x, work.segment.pseudo, work.segment.confidence)
+    return lambda: condensation.update_images(learner.random_model())
+
+
+def _segment(work: Work) -> Callable[[], None]:
+    learner = work.learner()
+
+    def step() -> None:
+        learner.learn(work.segment)
+        learner.retrain()
+
+    return step

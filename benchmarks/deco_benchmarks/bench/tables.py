@@ -69,7 +69,7 @@ put NAME.json into that folder, and run `deco-bench boards benchmarks/boards > d
 
 Threads: the cores it ran on; load: processes that wanted to run on them in the minute before, which should be none.
 Images are random. Segment: 128 frames of one class, all iterations. Update: all epochs of opt_θ on the buffer. Segment,
-deco+: the same frames by that recipe, update included; the other columns are the paper's recipe. Frames
+deco+: the same frames by that recipe, update included. All else is by the recipe of the row. Frames
 are predicted without a pause, alone (idle) or beside a thread that learns; p99 is the 99th percentile of one
 prediction's latency. Start: from the start of the process to its first prediction, files cached. Installed: the
 packages that the device side needs. A * marks a quick run, whose segment and update are scaled from a few iterations
@@ -80,8 +80,9 @@ and epochs. Times are medians.
 
 def show(result: Result) -> RenderableType:
     """Everything a person wants to see of one run."""
-    board, scaled = result.content["board"], result.content["quick"]
-    table = Table(title=f"{result.board}, {board['threads']} threads\n{result.bundle}", title_justify="left")
+    board = result.content["board"]
+    title = f"{result.board}, {board['threads']} threads\n{result.bundle}, --recipe {result.recipe}"
+    table = Table(title=title, title_justify="left")
     table.add_column("median (quartiles)")
     for engine in result.engines:
         table.add_column(engine, justify="right")
@@ -90,7 +91,7 @@ def show(result: Result) -> RenderableType:
     parts: list[RenderableType] = [table]
     if board.get("load", 0) > 1:
         parts.append(Text(f"load was {board['load']} before: other work makes times longer and comparisons unfair"))
-    if scaled:
+    if result.content["quick"] and {"segment", "update"} & set(_names(result.engines.values())):
         parts.append(Text("quick: segment and update are scaled from a few iterations and epochs"))
     if result.ratios:
         ratios = Table(title=f"{result.content['best_engine']}, smaller is better", title_justify="left")
@@ -101,11 +102,11 @@ def show(result: Result) -> RenderableType:
         for name in result.content.get("missing", {}):
             ratios.add_row(name, "–")
         parts.append(ratios)
-    rates = [s["iterations_per_second"] for s in result.content.get("sustained", {}).get("samples", [])[1:]]
-    if rates:
-        parts.append(
-            Text(f"sustained: {_figure(rates[0])} iterations per second at first, {_figure(rates[-1])} at the end")
-        )
+    samples = result.content.get("sustained", {}).get("samples", [])[1:]
+    for what in ("iterations", "segments"):
+        rates = [_figure(sample[f"{what}_per_second"]) for sample in samples if f"{what}_per_second" in sample]
+        if rates:
+            parts.append(Text(f"sustained: {rates[0]} {what} per second at first, {rates[-1]} at the end"))
     return Group(*parts)
 
 
@@ -133,6 +134,7 @@ def row(result: Result) -> str:
     mark = "*" if result.content["quick"] else ""
     board = result.content["board"]
     head = f"{_cell(result.board)} | {board['threads']} | {board.get('load', '–')} | {_cell(result.bundle)}"
+    head += f" | {_cell(result.recipe)}"
     lines = []
     for engine, found in result.engines.items():
         cells = [
@@ -145,7 +147,7 @@ def row(result: Result) -> str:
 
 def boards(results: Iterable[Result]) -> str:
     """The page with all boards' rows."""
-    headings = ["board", "threads", "load", "bundle", "engine", *(heading for _, heading in COLUMNS), "date"]
+    headings = ["board", "threads", "load", "bundle", "recipe", "engine", *(heading for _, heading in COLUMNS), "date"]
     lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|", *(row(result) for result in results)]
     return PAGE + "\n".join(lines)
 
@@ -161,6 +163,8 @@ def _differences(a: Result, b: Result) -> list[str]:
     found = []
     if a.content["bundle"].get("hash") != b.content["bundle"].get("hash"):
         found.append(f"bundle {a.bundle}, and {b.bundle}" if a.bundle != b.bundle else "another export of the bundle")
+    if a.recipe != b.recipe:
+        found.append(f"--recipe {a.recipe}, and {b.recipe}")
     if a.content["quick"] != b.content["quick"]:
         found.append("one was measured with --quick")
     if a.content["board"]["threads"] != b.content["board"]["threads"]:

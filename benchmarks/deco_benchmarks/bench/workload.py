@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.engine import Engine, open_engine
-from deco_runtime.learner import Learner
-from deco_runtime.prepare import L, condensing
+from deco_runtime.prepare import L, condensing, new_learner
 from deco_runtime.recipe import Recipe, named
 from deco_runtime.types import Floats, Segment
 
@@ -24,24 +24,24 @@ class Work:
     frame: Floats
     segment: Segment
 
-    def learner(self, iterations: int | None = None, epochs: int | None = None) -> Learner:
+    def learner(self, iterations: int | None = None, epochs: int | None = None) -> BaseLearner:
         """A fresh learner, with another number of iterations or epochs than the recipe's where given."""
         recipe = replace(
             self.recipe,
             iterations=iterations or self.recipe.iterations,
             retrain_epochs=epochs or self.recipe.retrain_epochs,
         )
-        return replace(self, recipe=recipe).kind_of(Learner)
+        return new_learner(self.bundle, self.engine, recipe, seed=0)
 
     def kind_of(self, kind: type[L]) -> L:
-        """A fresh learner of this kind."""
+        """A fresh learner of this kind, which condenses."""
         return condensing(kind, self.bundle, self.engine, self.recipe, seed=0)
 
 
-def open_work(path: Path, engine: str) -> Work:
-    """Raises what `open_bundle` and `open_engine` raise. The recipe is the one deco-run takes by default."""
+def open_work(path: Path, engine: str, recipe_name: str = "paper") -> Work:
+    """Raises what `open_bundle` and `open_engine` raise."""
     bundle = open_bundle(path)
-    recipe = named("paper")
+    recipe = named(recipe_name)
     n, rng = recipe.segment, np.random.default_rng(0)
     x = rng.standard_normal((n, *bundle.image_shape), np.float32)
     confidence = rng.uniform(0.5, 1, n).astype(np.float32)
