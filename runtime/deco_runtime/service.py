@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deco_runtime.errors import RuntimeMissingError, StateError, UsageError
+from deco_runtime.recipe import RECIPES
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
@@ -35,7 +36,7 @@ class Service:
     """What a unit depends on. All paths are absolute.
 
     camera: a device, or a URL. state: None for systemd's own directory STATES/name. user: None for one that systemd
-    makes up. program: the interpreter. needed: further directories of the program that the sandbox would hide.
+    makes up. recipe: None for the bundle's own. program: the interpreter. needed: further directories of the program that the sandbox would hide.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Service:
     camera: str
     state: Path | None
     user: str | None
+    recipe: str | None
     program: Path
     needed: tuple[Path, ...]
 
@@ -69,6 +71,7 @@ def unit(service: Service) -> str:
     arguments = ["-m", "deco_runtime.cli", "--bundle", str(service.bundle)]
     arguments += ["--state", str(state or STATES / service.name)]
     arguments += ["--video" if remote else "--camera", service.camera]
+    arguments += ["--recipe", service.recipe] if service.recipe else []
     lines = [
         f"{MARK}; `systemctl edit {service.name}` changes it, docs/service.md explains it.",
         "[Unit]",
@@ -131,10 +134,13 @@ def unit(service: Service) -> str:
     metavar="DIR",
     help=f"Where learned state is kept; any but the default needs --user.  [default: {STATES}/NAME]",
 )
+@click.option("--recipe", type=click.Choice(sorted(RECIPES)), help="As for deco-run.  [default: the bundle's]")
 @click.option("--user", metavar="NAME", help="Who the service runs as.  [default: a user that systemd makes up]")
 @click.option("--name", default="deco", show_default=True, metavar="NAME", help="Of the service.")
 @click.option("--print", "show", is_flag=True, help="Write the unit to standard output, and to no file.")
-def install_service(bundle: Path, camera: str, state: Path | None, user: str | None, name: str, show: bool) -> None:
+def install_service(
+    bundle: Path, camera: str, state: Path | None, recipe: str | None, user: str | None, name: str, show: bool
+) -> None:
     """Make a systemd service of this machine that predicts and learns from boot to shutdown.
 
     Writes /etc/systemd/system/NAME.service and says how to start it; starts nothing.
@@ -154,6 +160,8 @@ def install_service(bundle: Path, camera: str, state: Path | None, user: str | N
     from deco_runtime.bundle import open_bundle  # not at the top: --help must not need OpenCV
 
     opened = open_bundle(_absolute(bundle))
+    if recipe == "paper":
+        opened.buffer()  # raises where there is none: a service that cannot start is no use
     directory = _state(state, name, user, groups)
     program = _absolute(Path(sys.executable))
     if re.search(r"[\"'\\]", str(program)):
@@ -161,7 +169,7 @@ def install_service(bundle: Path, camera: str, state: Path | None, user: str | N
     _check_readable((*_files(opened), program, Path(__file__)), user, groups)
     packages = Path(__file__).absolute().parents[1]
     needed = _hidden((Path(sys.prefix), Path(sys.base_prefix), packages, opened.path.resolve()), opened.path)
-    text = unit(Service(name, opened.path, _camera(camera), directory, user, program, needed))
+    text = unit(Service(name, opened.path, _camera(camera), directory, user, recipe, program, needed))
     target = UNITS / f"{name}.service"
     start = f"systemctl daemon-reload && systemctl enable --now {name}"
     if show:

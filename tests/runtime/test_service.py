@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from bundles import without
 from deco_runtime import service
 from deco_runtime.bundle_files import pack
-from deco_runtime.errors import DecoError, StateError, UsageError
+from deco_runtime.errors import BundleError, DecoError, StateError, UsageError
 from deco_runtime.service import Service, install_service, unit, word
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,7 +79,7 @@ def test_any_path_arrives_as_it_is(
     bundle: Path, state: Path | None, program: Path, needed: list[Path], device: Path, remote: bool
 ) -> None:
     camera = f"http:/{device}" if remote else f"/dev{device}"
-    made = unit(Service("deco", bundle, camera, state, None, program, tuple(needed)))
+    made = unit(Service("deco", bundle, camera, state, None, None, program, tuple(needed)))
     (command,) = values(made, "ExecStart")
     assert command[0] == ":"  # no $VARIABLES
     assert read(command[1:], c_escapes=True) == [
@@ -96,7 +97,7 @@ def test_any_path_arrives_as_it_is(
 
 
 def example(camera: str, user: str | None = None, state: Path | None = None) -> str:
-    return unit(Service("deco", Path("/opt/bundle"), camera, state, user, Path("/opt/venv/bin/python"), ()))
+    return unit(Service("deco", Path("/opt/bundle"), camera, state, user, None, Path("/opt/venv/bin/python"), ()))
 
 
 def test_a_camera_of_this_machine_has_no_network() -> None:
@@ -160,6 +161,16 @@ def test_it_writes_the_unit_and_says_how_to_start_it(
     assert command[3:] == ["--bundle", str(bundle), "--state", "/var/lib/porch", "--camera", "/dev/video1"]
     assert os.path.isabs(command[0])
     assert word(str(bundle)) in values(made, "BindReadOnlyPaths")
+
+
+def test_it_learns_by_the_recipe_that_is_asked_for(bundle: Path, units: Path) -> None:
+    for recipe in ("deco+", "paper"):
+        install(bundle, "--recipe", recipe)
+        command = read(values((units / "deco.service").read_text(), "ExecStart")[0][1:], c_escapes=True)
+        assert command[-2:] == ["--recipe", recipe]
+    without(bundle, "buffer.npz")
+    refused(BundleError, "expected a bundle with condensed images", bundle, "--recipe", "paper")
+    install(bundle, "--recipe", "deco+")
 
 
 def test_print_writes_nothing_but_the_unit(bundle: Path, units: Path, capsys: pytest.CaptureFixture[str]) -> None:
