@@ -36,7 +36,8 @@ class Service:
     """What a unit depends on. All paths are absolute.
 
     camera: a device, or a URL. state: None for systemd's own directory STATES/name. user: None for one that systemd
-    makes up. recipe: None for the bundle's own. program: the interpreter. needed: further directories of the program that the sandbox would hide.
+    makes up. recipe: None for the bundle's own. program: the interpreter. needed: further directories of the program
+    that the sandbox would hide.
     """
 
     name: str
