@@ -15,6 +15,7 @@ from typing import Any
 import deco_runtime
 import numpy as np
 import pytest
+from bundles import without
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.doctor import board, cli, disk, graphs, pieces
 from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
@@ -22,6 +23,7 @@ from deco_runtime.engine import EXACT, REPRESENTATION, open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.golden import INPUTS, golden_check
 from deco_runtime.process import Report
+from deco_runtime.recipe import named
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
 OTHERS = ("openvino", "ort-training")
@@ -99,6 +101,17 @@ def test_a_bundle_of_an_earlier_version(copy: Path) -> None:
         "without the graph input_gradient_tangent, which only gradient=exact needs",
         "without the graph representation, which only deco+ needs",
     ]
+
+
+def test_a_bundle_without_condensed_images(copy: Path) -> None:
+    without(copy, "buffer.npz")
+    manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
+    manifest["recipe"] = named("deco+").to_json()
+    (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    found = list(graphs.findings(copy, OTHERS))
+    assert {f.level for f in found} == {"OK"}
+    assert found[1].sentence == "without condensed images, which only --recipe paper needs"
+    assert found[0].figures["state_bytes"] == 2 * open_bundle(copy).regression().statistics.nbytes
 
 
 def test_a_bundle_without_guard_images(copy: Path) -> None:

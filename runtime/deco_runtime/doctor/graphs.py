@@ -38,6 +38,8 @@ def findings(path: Path, broken: Collection[str]) -> Iterator[Finding]:
     for graph in told["lacks"]:
         who = "gradient=exact" if graph == "input_gradient_tangent" else "deco+"
         yield Finding("OK", "bundle", f"without the graph {graph}, which only {who} needs")
+    if not told["condensed"]:
+        yield Finding("OK", "bundle", "without condensed images, which only --recipe paper needs")
     if not told["guard_images"]:
         words = "no labelled images for the guard of updates, which has its other checks left; export with more labels"
         yield Finding("WARN", "bundle", words)
@@ -107,9 +109,10 @@ def describe(answer: Answer, path: str) -> None:
     """Job: open the bundle and say what there is to try. Raises BundleError.
 
     engines: those usable here, the one that deco-run takes first. lacks: graphs that the bundle may lack, and does.
+    condensed: whether it has condensed images.
     state_bytes: what learned state will take on the disk, each of up to three files.
     """
-    from deco_runtime.bundle import open_bundle
+    from deco_runtime.bundle import BUFFER, open_bundle
     from deco_runtime.engine import by_preference
     from deco_runtime.golden import INPUTS
 
@@ -120,6 +123,7 @@ def describe(answer: Answer, path: str) -> None:
         classes=len(bundle.classes),
         weights=bundle.weight_count,
         guard_images=bundle.guard_images,
+        condensed=BUFFER in bundle.files,
         engines=[name for name, reason in by_preference(bundle).items() if reason is None],
         graphs=there,
         lacks=[graph for graph in INPUTS if graph not in there],
