@@ -31,8 +31,8 @@ def command() -> None:
 @click.option("--seeds", default=3, type=click.IntRange(1), help="Trials per setting, seeds 0 … N−1.")
 @click.option("--labelled", default=0.1, type=click.FloatRange(0, 1, min_open=True), help="Share of labels used.")
 @click.option("--stream", default="stc=500", metavar="KEY=N,…", help="stc: frames of one class in a row. interleave: "
-              "scenes seen at a time. drift: severity of corruption at its end, 0 to 5. classes: only the first so many "
-              "ever come. passes: times each image comes. aligned: 1 to begin with a whole run.")  # fmt: skip
+              "scenes seen at a time. drift: severity of corruption at its end, 0 to 5. classes: only the first so "
+              "many ever come. passes: times each image comes. aligned: 1 to begin with a whole run.")  # fmt: skip
 @click.option("--preset", default="smoke", type=click.Choice(["smoke", "quick", "paper"]), help="smoke: seconds per "
               "trial; quick: a narrow net on part of the stream, minutes; paper: everything, hours.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the rows' recipe.")
