@@ -11,10 +11,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from bases import quick_base
 from click.testing import CliRunner
 from deco_benchmarks import ablation, datasets
 from deco_benchmarks.config import Config
-from deco_benchmarks.trial import base_bundle, run_trial
+from deco_benchmarks.trial import run_trial
 from deco_runtime.regression import PENALTY, Statistics, add, solve
 
 CONFIG = Config("DECO+", "digits", 0.1, 0, "stc=50,drift=3", 0, "smoke", engine="portable", pretraining="augmented")
@@ -23,8 +24,7 @@ CONFIG = Config("DECO+", "digits", 0.1, 0, "stc=50,drift=3", 0, "smoke", engine=
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("ablation")
-    dataset = datasets.load("digits", 16, 0)
-    base_bundle(dataset, CONFIG, folder / ".bases", lambda *_: None)
+    quick_base(CONFIG, folder / ".bases")
     asked = ["--data", "digits", "--preset", "smoke", "--stream", CONFIG.stream, "--engine", "portable", "--seeds", "1"]
     ended = CliRunner().invoke(ablation.main, [*asked, "--out", str(folder / "found.json")])
     assert ended.exit_code == 0, ended.output

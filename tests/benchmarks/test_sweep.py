@@ -18,12 +18,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+from bases import quick_base
 from click.testing import CliRunner
 from deco_benchmarks.config import Config
 from deco_benchmarks.eval_cli import command
 from deco_benchmarks.sweep import read
 from deco_benchmarks.trial import base_bundle
-from deco_export import pretrain
 from deco_runtime.bundle import open_bundle
 from deco_runtime.errors import UsageError
 
@@ -76,18 +76,16 @@ def test_what_is_there_is_not_done_again(swept: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in swept.glob("*.json")} == before
 
 
-def test_augmented_pretraining_makes_a_base_of_its_own(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrain, "EPOCHS", 2)  # not half a minute
-    monkeypatch.setattr(pretrain, "LEAST_STEPS", 2)
+def test_augmented_pretraining_makes_a_base_of_its_own(swept: Path) -> None:
     plain = Config("DECO+", "digits", 0.1, 2, "stc=500", 0, "smoke", engine="portable")
     augmented, dataset, folder = replace(plain, pretraining="augmented"), read("digits", 16), swept / ".bases"
     (old,) = folder.iterdir()
     assert base_bundle(dataset, plain, folder, lambda *_: None) == old
-    new = base_bundle(dataset, augmented, folder, lambda *_: None)
+    new = quick_base(augmented, folder)
     assert base_bundle(dataset, augmented, folder, lambda *_: pytest.fail("exported again")) == new != old
     made = [open_bundle(path) for path in (old, new)]
     assert [bundle.recipe.name for bundle in made] == ["paper", "deco+"]
-    assert [bundle.made_with["epochs"] for bundle in made] == [30, 4]
+    assert [bundle.made_with["epochs"] for bundle in made] == [30, 30]
     assert plain.key != augmented.key
 
 
@@ -196,6 +194,8 @@ def test_a_failed_trial_is_recorded_and_the_others_go_on(tmp_path: Path) -> None
 def test_rows_that_keep_no_image_start_from_a_bundle_without_a_buffer(
     pretraining: str, swept: Path, tmp_path: Path
 ) -> None:
+    if pretraining == "augmented":  # which takes minutes
+        quick_base(Config("DECO+", "digits", 0.1, 0, "", 0, "smoke", pretraining=pretraining), tmp_path / ".bases")
     rows = ("--rows", "DECO+,Frozen,Head", "--ipc", 0, "--seeds", 1, "--pretraining", pretraining)
     done = deco_eval("run", *rows, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
