@@ -22,6 +22,7 @@ from deco_export.export import tool_versions
 from deco_export.representation import one_hot
 from deco_runtime.bundle import open_bundle
 from deco_runtime.engine import Engine, engines, open_engine
+from deco_runtime.errors import DataError
 from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.regression import Start, Statistics, add, mixed, ridge, share, solve, square
 from deco_runtime.scoring import normalised
@@ -126,6 +127,12 @@ def ablate(
     engine, how, start = open_engine(bundle, config.engine), bundle.preprocessing, bundle.regression()
     spec, segment, weather = streams.parse(config.stream), recipe_of(config).segment, np.random.default_rng(config.seed)
     order = streams.order(stream.labels, spec, config.seed)[: PRESETS[config.preset].stream_images]
+    count = len(order) // segment
+    if count == 0:
+        raise DataError(
+            f"expected a stream of at least one segment, {segment} frames, but found {len(order)}; give more images, "
+            "or let more classes come"
+        )
     clean = scored(held_out, config)
     tests = {"accuracy": (last := as_at_the_end(clean, spec, config.seed))}
     if spec.drift:
@@ -135,7 +142,6 @@ def ablate(
     represented = {name: (*_represent(engine, images, how), images.labels) for name, images in tests.items()}
     labels = {variant.label for variant in VARIANTS.values()}
     learned, right = dict.fromkeys(labels, start.statistics), dict.fromkeys(labels, 0)
-    count = len(order) // segment
     for number in range(count):
         begin = number * segment
         y = stream.labels[order[begin : begin + segment]]

@@ -117,7 +117,7 @@ def scores(w: Floats, phi: Floats) -> Floats:
 
 def mixed(w: Floats, s: Floats, phi: Floats, votes: Floats, start: Start) -> Floats:
     """Logits (n, K) float32, s_c · log q(c | x) + (1 − s_c) · log p(c | x), each model as sure as it is right: q the
-    regression on φ (n, D), p the pre-trained model with logits `votes` (n, K), s (K,) or the same for all classes."""
+    regression on φ (n, D), p the pre-trained model with logits `votes` (n, K); s (K,)."""
     log_q = log_softmax(scores(w, phi) / np.float32(start.answer_temperature))
     logits: Floats = s * log_q + (1 - s) * log_softmax(votes / np.float32(start.vote_temperature))
     return logits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from bases import quick_base
 from click.testing import CliRunner
 from deco_benchmarks import ablation, datasets
 from deco_benchmarks.config import Config
-from deco_benchmarks.trial import run_trial
+from deco_benchmarks.trial import run_trial, scored, split
+from deco_runtime.errors import DataError
 from deco_runtime.regression import PENALTY, Statistics, add, solve
 
 CONFIG = Config("DECO+", "digits", 0.1, 0, "stc=50,drift=3", 0, "smoke", engine="portable", pretraining="augmented")
@@ -46,6 +48,30 @@ def test_the_whole_is_the_row_and_the_parts_are_as_named(done: tuple[Path, str])
     for name in ("answer: equal shares of both models", "answer: the pre-trained model alone"):
         assert found[name]["labels_right"] == found["deco+"]["labels_right"]
     assert len({r["labels_right"] for name, r in found.items() if name.startswith("votes")}) > 1
+
+
+def test_accuracy_on_the_classes_that_come_and_a_stream_too_short(done: tuple[Path, str]) -> None:
+    (bundle,) = (done[0] / ".bases").iterdir()
+    _, stream, held_out = split(datasets.load("digits", 16, 0), CONFIG)
+    config = replace(CONFIG, stream="stc=50,classes=5")
+    held_out = scored(held_out, config)
+    found = {r["variant"]: r for r in ablation.ablate(config, bundle, stream, held_out, lambda *_: None)}
+    of_five = held_out[np.flatnonzero(held_out.labels < 5)]
+    alone = {r["variant"]: r for r in ablation.ablate(config, bundle, stream, of_five, lambda *_: None)}
+    for name, result in found.items():
+        assert result["accuracy_seen"] == pytest.approx(alone[name]["accuracy"])
+        assert result["accuracy_seen"] != result["accuracy"] == result["accuracy_clean"]
+    with pytest.raises(DataError, match="expected a stream of at least one segment"):
+        ablation.ablate(config, bundle, stream[np.arange(20)], held_out, lambda *_: None)
+
+
+def test_one_share_for_all_classes_counts_frames_of_whichever() -> None:
+    start, now = (
+        add(Statistics.zero(1, 2), np.ones((sum(n), 1), np.float32), np.eye(2, dtype=np.float32)[np.repeat([0, 1], n)])
+        for n in ([10, 10], [170, 10])
+    )
+    assert ablation.share_of_all(now, start) == pytest.approx([3 / 4, 3 / 4])
+    assert ablation.fixed(0.5)(now, start).tolist() == [0.5, 0.5]
 
 
 def test_the_plain_regression_does_not_weigh_classes() -> None:
