@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deco_runtime.errors import RuntimeMissingError, StateError, UsageError
-from deco_runtime.recipe import RECIPES
+from deco_runtime.recipe import RECIPES, named
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
@@ -161,7 +161,7 @@ def install_service(
     from deco_runtime.bundle import open_bundle  # not at the top: --help must not need OpenCV
 
     opened = open_bundle(_absolute(bundle))
-    if recipe == "paper":
+    if recipe and named(recipe).method == "condensation":
         opened.buffer()  # raises where there is none: a service that cannot start is no use
     directory = _state(state, name, user, groups)
     program = _absolute(Path(sys.executable))

@@ -9,7 +9,6 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,9 +20,8 @@ from deco_runtime.engine import EXACT, REPRESENTATION
 from deco_runtime.engines._micro_batches import MICRO_BATCH
 from deco_runtime.engines._sessions import session_options
 from deco_runtime.engines.portable import files
-from deco_runtime.recipe import named
 
-from deco_benchmarks.bench.workload import Work, open_work
+from deco_benchmarks.bench.workload import Work, learn_and_update, open_work
 
 GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT, REPRESENTATION)
 ENGINE = "portable"
@@ -42,7 +40,8 @@ def measure(path: Path) -> dict[str, Any]:
         "onnxruntime": onnxruntime.__version__,
         "micro_batch": MICRO_BATCH,
         "graphs": {name: _graph(work, name) for name in present},
-        "runs": (_of_the_paper(work) if BUFFER in work.bundle.files else {}) | _of_deco_plus(work),
+        "runs": (_of_the_paper(work) if BUFFER in work.bundle.files else {})
+        | (_of_deco_plus(work) if REPRESENTATION in present else {}),
     }
 
 
@@ -55,17 +54,10 @@ def _of_the_paper(work: Work) -> dict[str, dict[str, int]]:
 
 
 def _of_deco_plus(work: Work) -> dict[str, dict[str, int]]:
-    if f"graphs/{REPRESENTATION}.onnx" not in work.bundle.files:
-        return {}
-    learner = replace(work, recipe=named("deco+")).learner()
-
-    def segment() -> None:
-        learner.learn(work.segment)
-        learner.retrain()
-
+    learner = work.by("deco+").learner()
     return {
         "one frame, deco+": _runs(work, lambda: learner.predict(work.frame)),
-        "one segment and update, deco+": _runs(work, segment),
+        "one segment and update, deco+": _runs(work, lambda: learn_and_update(learner, work.segment)),
     }
 
 

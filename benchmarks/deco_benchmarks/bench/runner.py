@@ -56,12 +56,13 @@ class Bench:
         options = self.options
         bundle = open_bundle(options.bundle)
         self._recipe = options.recipe or bundle.recipe.name
-        if options.against_torch and self._recipe != "paper":
+        condenses = named(self._recipe).method == "condensation"
+        if options.against_torch and not condenses:
             raise UsageError(
                 f"expected --recipe paper beside --against torch, which has no other, but found {self._recipe}; "
                 "give that, or leave --against out"
             )
-        if self._recipe == "paper":
+        if condenses:
             bundle.buffer()  # raises where there is none, before the minutes of measuring
         names, unusable = self._engines()
         with tempfile.TemporaryDirectory(dir=_scratch(options.bundle), prefix=".deco-bench-") as scratch:
@@ -70,7 +71,7 @@ class Bench:
             packages = sorted({sizes.DISTRIBUTION}.union(*self._packages.values()))
             content["versions"] = {"python": platform.python_version(), **sizes.versions(packages)}
             content["engines"] = {name: self._engine(name, scratch) for name in names}
-            learns = "iteration" if self._recipe == "paper" else "deco_plus_segment"
+            learns = "iteration" if condenses else "deco_plus_segment"
             medians = {n: found["quantities"][learns]["median"] for n, found in content["engines"].items()}
             best = min(medians, key=medians.__getitem__)
             content |= {"best_engine": best, "unusable": unusable}

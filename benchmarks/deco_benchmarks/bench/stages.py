@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 from unittest import mock
@@ -15,13 +16,12 @@ import numpy as np
 from deco_runtime import condense, state
 from deco_runtime.engine import REPRESENTATION, Engine
 from deco_runtime.learner import Learner
-from deco_runtime.recipe import named
 from deco_runtime.retrain import retrain
 from deco_runtime.vote import vote
 
 from deco_benchmarks.bench.child import Progress
 from deco_benchmarks.bench.timing import WARM_UP, Effort, Quantity, effort, milliseconds, quantity, repeat, stopwatch
-from deco_benchmarks.bench.workload import Work, open_work
+from deco_benchmarks.bench.workload import Work, learn_and_update, open_work
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,12 +119,8 @@ def condensing(work: Work, how: Effort, step: Callable[[], None]) -> tuple[dict[
 
 def deco_plus(work: Work, how: Effort) -> dict[str, Quantity]:
     """The same work by the recipe `deco+`: one frame predicted, one segment learned and the model updated."""
-    learner = replace(work, recipe=named("deco+")).learner()
-
-    def segment() -> None:
-        learner.learn(work.segment)
-        learner.retrain()
-
+    learner = work.by("deco+").learner()
+    segment = partial(learn_and_update, learner, work.segment)
     return {
         "deco_plus_predict": milliseconds(repeat(lambda: learner.predict(work.frame), how.least, how.seconds)),
         "deco_plus_segment": quantity(repeat(segment, how.segments, how.seconds), "s"),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from deco_runtime.learner import Learner
-from deco_runtime.recipe import named
 
 from deco_benchmarks.bench.board import load
 from deco_benchmarks.bench.child import Progress
 from deco_benchmarks.bench.sensors import read_sensors
-from deco_benchmarks.bench.workload import Work, open_work
+from deco_benchmarks.bench.workload import Work, learn_and_update, open_work
 
 EVERY_S = 10.0
 """Seconds between two samples."""
@@ -25,8 +25,9 @@ def measure(path: Path, progress: Progress, engine: str, recipe: str, minutes: f
     load is above the number of cores when other work slows the board down, which is no throttling.
     """
     work = open_work(path, engine, recipe)
-    if named(recipe).method == "regression":
-        rate_of, step = "segments_per_second", _segment(work)
+    step: Callable[[], None]
+    if work.recipe.method == "regression":
+        rate_of, step = "segments_per_second", partial(learn_and_update, work.learner(), work.segment)
     else:
         rate_of, step = "iterations_per_second", _iteration(work)
     step()
@@ -53,13 +54,3 @@ def _iteration(work: Work) -> Callable[[], None]:
     learner = work.kind_of(Learner)
     condensation = learner.begin(work.segment.x, work.segment.pseudo, work.segment.confidence)
     return lambda: condensation.update_images(learner.random_model())
-
-
-def _segment(work: Work) -> Callable[[], None]:
-    learner = work.learner()
-
-    def step() -> None:
-        learner.learn(work.segment)
-        learner.retrain()
-
-    return step

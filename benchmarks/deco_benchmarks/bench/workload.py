@@ -33,6 +33,10 @@ class Work:
         )
         return new_learner(self.bundle, self.engine, recipe, seed=0)
 
+    def by(self, recipe_name: str) -> Work:
+        """The same work by another recipe."""
+        return replace(self, recipe=named(recipe_name))
+
     def kind_of(self, kind: type[L]) -> L:
         """A fresh learner of this kind, which condenses."""
         return condensing(kind, self.bundle, self.engine, self.recipe, seed=0)
@@ -47,3 +51,9 @@ def open_work(path: Path, engine: str, recipe_name: str = "paper") -> Work:
     confidence = rng.uniform(0.5, 1, n).astype(np.float32)
     segment = Segment(x, np.zeros(n, np.int64), confidence, np.full(n, -1))
     return Work(bundle, open_engine(bundle, engine), recipe, x[:1], segment)
+
+
+def learn_and_update(learner: BaseLearner, segment: Segment) -> None:
+    """What `deco+` does with each segment."""
+    learner.learn(segment)
+    learner.retrain()
