@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from deco_export.data import Data, Images, pick
+from deco_export.data import Data, Images, hold_out, pick
 from deco_export.export import Options, export, tool_versions
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.bundle import Bundle, open_bundle
@@ -77,8 +77,8 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
             engine=engine if engine in known and known[engine].PRECISION == "fp32" else "portable",
         )
         labelled, _, _ = split(dataset, config)
-        held, rest = pick(labelled.labels, VALIDATION_SHARE, np.random.default_rng(config.seed))
-        export(options, progress, Data(dataset.classes, labelled[rest], labelled[held], trained_on=()))
+        kept, held = hold_out(labelled, VALIDATION_SHARE, np.random.default_rng(config.seed), least=1)
+        export(options, progress, Data(dataset.classes, kept, held, trained_on=()))
     return path
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import cv2
 import numpy as np
@@ -14,22 +15,35 @@ from deco_runtime.preprocess import resize
 from deco_runtime.sources.images import stc_order
 from deco_runtime.types import Ints, Pixels
 
+from deco_export.takes import find_takes
+
 DIGITS_STC = 100
 """Images of one digit in a row in the demo stream."""
+
+CLEARLY_FEWER = 0.9
+"""Takes are worth a note where they are fewer than so many times the images: most folders hold a few duplicates."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """pixels (n, size, size, 3) uint8 B, G, R, resized as the device does it; labels (n,) int64."""
+    """pixels (n, size, size, 3) uint8 B, G, R, resized as the device does it; labels (n,) int64.
+
+    takes: (n,) int64, equal for images that were recorded in one go; each its own where not given.
+    """
 
     pixels: Pixels
     labels: Ints
+    takes: Ints = field(default=cast(Ints, None))
+
+    def __post_init__(self) -> None:
+        if self.takes is None:
+            object.__setattr__(self, "takes", np.arange(len(self.labels)))
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: Ints) -> Images:
-        return Images(self.pixels[index], self.labels[index])
+        return Images(self.pixels[index], self.labels[index], self.takes[index])
 
 
 @dataclass(frozen=True)
@@ -49,9 +63,32 @@ class Data:
     test: Images | None = None
     skipped: str | None = None
 
+    def notes(self) -> list[str]:
+        """What to know about the takes of the labelled images, a sentence each; none where each is its own take."""
+        notes, known = [], len(self.classes)
+        parts = (self.train, self.validation)
+        images, takes = sum(map(len, parts)), sum(len(np.unique(part.takes)) for part in parts)
+        held = np.unique(self.validation.labels)
+        if takes < CLEARLY_FEWER * images:
+            notes.append(
+                f"{images} labelled images are {takes} takes (recorded in one go), and a take is held out for "
+                f"validation as a whole or not at all; those held out show {len(held)} of {known} classes"
+            )
+        of_class = [self.train.takes[self.train.labels == c] for c in np.setdiff1d(np.arange(known), held)]
+        single = sum(len(t) > 1 and t.min() == t.max() for t in of_class)
+        if single:
+            notes.append(
+                f"classes whose images are all of one take, so that none can be held out for validation: {single} of "
+                f"{known}; record these a second time"
+            )
+        return notes
+
 
 def pick(labels: Ints, fraction: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Indices of a random fraction of every class (at least one image of each), and of the rest; both sorted."""
+    """Indices of a random fraction of every class (at least one image of each), and of the rest; both sorted.
+
+    It draws images, not takes, since it comes before they are read.
+    """
     chosen = []
     for c in np.unique(labels):
         index = rng.permutation(np.flatnonzero(labels == c))
@@ -60,15 +97,49 @@ def pick(labels: Ints, fraction: float, rng: np.random.Generator) -> tuple[Ints,
     return first, np.setdiff1d(np.arange(len(labels)), first)
 
 
-def _hold_out(images: Images, fraction: float, rng: np.random.Generator) -> tuple[Images, Images]:
-    """Train and validation parts; a class of one image keeps it for training."""
-    held = []
+def hold_out(images: Images, fraction: float, rng: np.random.Generator, least: int = 0) -> tuple[Images, Images]:
+    """Train and validation parts: a random fraction of every class, held out by whole takes.
+
+    A class keeps at least one take for training. Classes whose images are each their own take give their share, but
+    at least `least` images. The others together give what comes nearest to their shares, but at least one take;
+    those that have given least so far come first.
+    """
+    held: list[Ints] = []
+    grouped: list[list[Ints]] = []
+    wanted = 0.0
     for c in np.unique(images.labels):
         index = rng.permutation(np.flatnonzero(images.labels == c))
-        held.append(index[: min(len(index) - 1, round(fraction * len(index)))])
-    validation = np.sort(np.concatenate(held))
+        takes, first = np.unique(images.takes[index], return_index=True)
+        if len(takes) == len(index):
+            held.append(index[: min(len(index) - 1, max(least, round(fraction * len(index))))])
+        else:
+            wanted += max(least, fraction * len(index))
+            grouped.append([index[images.takes[index] == take] for take in takes[np.argsort(first)]])
+    validation = np.sort(np.concatenate([*held, *_nearest(grouped, wanted, rng), np.zeros(0, np.int64)]))
     train = np.setdiff1d(np.arange(len(images)), validation)
     return images[train], images[validation]
+
+
+def _nearest(grouped: list[list[Ints]], wanted: float, rng: np.random.Generator) -> list[Ints]:
+    """Of each class's takes, in order, those that together hold about `wanted` images; never a class's last one."""
+    shuffled = rng.permutation(len(grouped)) if grouped else ()  # no draw where there are no takes
+    classes = [grouped[i] for i in shuffled if len(grouped[i]) > 1]
+    sizes = [sum(map(len, takes)) for takes in classes]
+    given, chosen, count = [0] * len(classes), [], 0
+    offered = dict.fromkeys(range(len(classes)), 0)
+    while wanted and offered:
+        c = min(offered, key=lambda c: given[c] / sizes[c])
+        take = classes[c][offered[c]]
+        offered[c] += 1
+        if offered[c] == len(classes[c]) - 1:
+            del offered[c]
+        if abs(count + len(take) - wanted) < abs(count - wanted):
+            chosen.append(take)
+            given[c] += len(take)
+            count += len(take)
+    if wanted and classes and not chosen:
+        chosen.append(min((takes[0] for takes in classes), key=len))
+    return chosen
 
 
 def load(
@@ -77,7 +148,7 @@ def load(
     """Labelled data from `source`, an image folder or "digits".
 
     labelled: fraction of the training images whose labels may be used, in (0, 1]. validation: fraction of these held
-    out, in [0, 1). size: side of the images in pixels. tick: called with (done, total) while reading.
+    out by whole takes, in [0, 1). size: side of the images in pixels. tick: called with (done, total) while reading.
     Raises DataError for a folder that cannot be used.
     """
     rng = np.random.default_rng(seed)
@@ -102,9 +173,11 @@ def load(
         raise DataError(
             f"expected a readable image of every class in {train_dir}, but found none of {lost[0]!r}; add some"
         )
-    images = Images(np.stack(pixels), labels[kept])
+    names = [listed.files[i].relative_to(train_dir / listed.classes[labels[i]]).as_posix() for i in kept]
+    read = np.stack(pixels)
+    images = Images(read, labels[kept], find_takes(names, labels[kept], read))
     fingerprints = tuple(sorted(folder.fingerprint(listed.files[i]) for i in kept))
-    train, held = _hold_out(images, validation, rng)
+    train, held = hold_out(images, validation, rng)
     return Data(listed.classes, train, held, fingerprints, skipped=unreadable.summary())
 
 
@@ -126,7 +199,7 @@ def _digits(labelled: float, validation: float, size: int, rng: np.random.Genera
     everything = digits(size)
     test, rest = pick(everything.labels, 0.2, rng)
     known, unlabelled = pick(everything.labels[rest], labelled, rng)
-    train, held = _hold_out(everything[rest[known]], validation, rng)
+    train, held = hold_out(everything[rest[known]], validation, rng)
     stream = None
     if len(unlabelled):
         stream = everything[rest[unlabelled]]

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 cv2 = pytest.importorskip("cv2")
 
-from deco_export.data import Data, Images, load, pick  # noqa: E402
+from deco_export.data import Data, Images, hold_out, load, pick  # noqa: E402
 from deco_runtime.errors import DataError  # noqa: E402
 from deco_runtime.preprocess import resize  # noqa: E402
 from hypothesis import given  # noqa: E402
@@ -65,6 +65,92 @@ def test_pick_is_random_and_repeatable() -> None:
     labels = np.zeros(100, np.int64)
     picks = [pick(labels, 0.1, np.random.default_rng(seed))[0].tolist() for seed in (0, 0, 1)]
     assert picks[0] == picks[1] != picks[2]
+
+
+# --- hold_out
+
+
+def in_takes(takes: list[list[int]]) -> Images:
+    """Images of classes with takes of so many images; the first pixel is the image's number."""
+    sizes = [size for of_class in takes for size in of_class]
+    labels = np.repeat(np.arange(len(takes)), [sum(of_class) for of_class in takes])
+    pixels = np.zeros((len(labels), 1, 1, 3), np.uint8)
+    pixels[:, 0, 0, 0] = np.arange(len(labels))
+    return Images(pixels, labels, np.repeat(np.arange(len(sizes)), sizes))
+
+
+@given(
+    takes=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=8), min_size=1, max_size=5),
+    fraction=st.floats(0, 1, exclude_max=True),
+    seed=st.integers(0, 100),
+)
+def test_takes_are_held_out_whole(takes: list[list[int]], fraction: float, seed: int) -> None:
+    images = in_takes(takes)
+    train, held = hold_out(images, fraction, np.random.default_rng(seed))
+    assert sorted([*train.pixels[:, 0, 0, 0], *held.pixels[:, 0, 0, 0]]) == list(range(len(images)))
+    assert not set(train.takes) & set(held.takes)
+    assert set(train.labels) == set(range(len(takes)))
+    again, _ = hold_out(images, fraction, np.random.default_rng(seed))
+    assert again.takes.tolist() == train.takes.tolist()
+
+
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=1, max_size=60),
+    fraction=st.floats(0, 1, exclude_max=True),
+    least=st.integers(0, 1),
+    seed=st.integers(0, 100),
+)
+def test_images_of_no_take_are_drawn_one_by_one(labels: list[int], fraction: float, least: int, seed: int) -> None:
+    """As before there were takes, so that results stay what they are; nor is anything else drawn."""
+    array, rng, reference = np.asarray(labels), np.random.default_rng(seed), np.random.default_rng(seed)
+    _, held = hold_out(Images(np.zeros((len(array), 1, 1, 3), np.uint8), array), fraction, rng, least)
+    expected = []
+    for c in np.unique(array):
+        index = reference.permutation(np.flatnonzero(array == c))
+        expected += index[: min(len(index) - 1, max(least, round(fraction * len(index))))].tolist()
+    assert held.takes.tolist() == sorted(expected)
+    assert rng.integers(1000) == reference.integers(1000)
+
+
+def test_with_at_least_one_it_draws_what_pick_does() -> None:
+    labels = np.repeat(np.arange(3), [4, 30, 11])
+    picked, _ = pick(labels, 0.1, np.random.default_rng(5))
+    _, held = hold_out(Images(np.zeros((45, 1, 1, 3), np.uint8), labels), 0.1, np.random.default_rng(5), least=1)
+    assert held.takes.tolist() == picked.tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_about_the_share_is_held_out_spread_over_the_classes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    _, held = hold_out(in_takes([[30, 30]] * 6 + [[30]] * 4), 0.2, rng)
+    assert len(held) == 90  # of 480 images: 96 are wanted
+    assert np.bincount(held.labels).max() == 30  # three classes, one take each
+    assert held.labels.max() < 6
+    _, held = hold_out(in_takes([[3] * 40, [3] * 20, [3] * 20]), 0.1, rng)
+    assert np.bincount(held.labels).tolist() in ([9, 6, 9], [9, 9, 6], [12, 6, 6])
+    _, held = hold_out(in_takes([[30, 30], [40, 40]]), 0.1, rng)
+    assert len(held) == 30  # two takes are all there is: one, though 14 images were wanted
+    _, held = hold_out(in_takes([[30, 30], [40, 40]]), 0.0, rng)
+    assert len(held) == 0
+
+
+def test_images_keep_their_takes() -> None:
+    images = Images(np.zeros((4, 1, 1, 3), np.uint8), np.zeros(4, np.int64))
+    assert images.takes.tolist() == [0, 1, 2, 3]
+    assert images[np.array([3, 1])].takes.tolist() == [3, 1]
+    assert in_takes([[2, 1]])[np.array([2, 0])].takes.tolist() == [1, 0]
+
+
+def test_what_is_said_of_takes() -> None:
+    classes = ("ant", "bee", "cow")
+    some, none = in_takes([[5, 5], [5, 5], [7]]), in_takes([[]])
+    train, held = hold_out(some, 0.2, np.random.default_rng(0))
+    several, single = Data(classes, train, held, ()).notes()
+    assert several.startswith("27 labelled images are 5 takes")
+    assert several.endswith("those held out show 1 of 3 classes")
+    assert "none can be held out for validation: 1 of 3;" in single
+    assert Data(classes, in_takes([[1, 1], [1] * 9, [1]]), none, ()).notes() == []
+    assert Data(classes, in_takes([[1] * 9, [1] * 8 + [2], [1]]), none, ()).notes() == []
 
 
 # --- an image folder
@@ -143,6 +229,23 @@ def test_many_unreadable_images_are_refused(tmp_path: Path) -> None:
         file.write_bytes(b"no image")
     with pytest.raises(DataError, match="at most 10 unreadable"):
         from_folder(tmp_path)
+
+
+def test_frames_of_a_take_are_on_one_side(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        for take in range(5):
+            scene = cv2.resize(rng.uniform(20, 230, (5, 5, 3)).astype(np.float32), (16, 16))
+            for frame in range(10):
+                noisy = scene + 2 * frame + rng.normal(0, 3, scene.shape)
+                cv2.imwrite(str(tmp_path / name / f"{take:03}_{frame:03}.png"), np.clip(noisy, 0, 255).astype(np.uint8))
+    data = from_folder(tmp_path, validation=0.2)
+    assert np.bincount(data.validation.labels).tolist() == [10, 10]
+    assert len(np.unique(data.validation.takes)) == 2
+    assert len(np.unique(data.train.takes)) == 8
+    assert not set(data.validation.takes) & set(data.train.takes)
+    assert data.notes()[0].startswith("100 labelled images are 10 takes")
 
 
 def test_progress_counts_every_image(tmp_path: Path) -> None:
