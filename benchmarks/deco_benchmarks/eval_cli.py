@@ -110,7 +110,8 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: s
             failed += "error" in result
             progress("trials", finished, len(todo))
             figures = f"failed: {result['error']}" if "error" in result else (
-                f"{result['final_accuracy']:.1%}, never updated {result['frozen_accuracy']:.1%}, "
+                f"before the stream {result['before_accuracy']:.1%}, after it {result['final_accuracy']:.1%}, "
+                f"never updated {result['frozen_accuracy']:.1%}, "
                 f"{result['seconds']:.0f} s"
             )  # fmt: skip
             click.echo(f"{config.row}, ipc {config.ipc}, seed {config.seed}: {figures}")

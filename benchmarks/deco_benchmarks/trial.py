@@ -116,10 +116,7 @@ def run_trial(
     order = streams.order(stream_images.labels, spec, config.seed)[: preset.stream_images]
     clean = scored(held_out, config)
     test = as_at_the_end(clean, spec, config.seed)
-    trial = f"{config.key} on {bundle.hash}"
-    weather = np.random.default_rng(config.seed)
-    progress = checkpoint.restore(resume, trial, row, weather) if resume is not None else None
-    clock = _Clock(progress.stages if progress is not None else {})
+    clock = _Clock({})
 
     def scorer(images: Images) -> Callable[[], scores.Score]:
         answers = row.answers_on(partial(normalised, images.pixels, how))
@@ -141,11 +138,17 @@ def run_trial(
 
     started = time.monotonic()
     first, score = frozen(test), scorer(test)
+    score_clean = scorer(clean) if spec.drift else None
+    before_clean = score_clean().accuracy if score_clean else None  # the row as it starts, not as it was left
+    trial = f"{config.key} on {bundle.hash}"
+    weather = np.random.default_rng(config.seed)
+    progress = checkpoint.restore(resume, trial, row, weather) if resume is not None else None
     if progress is None:
         now = score()
         progress = checkpoint.Progress([{"frames": 0, "accuracy": now.accuracy}], now.per_class, stages=clock.seconds)
     else:
         started -= progress.seconds
+        clock.seconds = progress.stages
     curve, reports = progress.curve, progress.reports
     count, saved = len(order) // recipe.segment, len(reports)
     for number in range(len(reports), count):
@@ -183,9 +186,11 @@ def run_trial(
         "ipc": config.ipc,
         "stream": config.stream,
         "seed": config.seed,
+        "before_accuracy": curve[0]["accuracy"],
         "final_accuracy": final.accuracy,
         "frozen_accuracy": first.accuracy,
-        "final_accuracy_clean": scorer(clean)().accuracy if spec.drift else final.accuracy,
+        "before_accuracy_clean": curve[0]["accuracy"] if before_clean is None else before_clean,
+        "final_accuracy_clean": score_clean().accuracy if score_clean else final.accuracy,
         "frozen_accuracy_clean": frozen(clean).accuracy if spec.drift else first.accuracy,
         "average_accuracy": float(np.mean([point["accuracy"] for point in curve])),
         "forgetting_per_class": dict(zip(bundle.classes, (progress.best - final.per_class).tolist(), strict=True)),

@@ -61,9 +61,11 @@ def test_each_trial_is_one_file_with_everything_to_rerun_it(swept: Path) -> None
         assert result["segments"] == 5
         assert [point["frames"] for point in result["curve"]] == [0, 80, 160, 200]
         assert result["curve"][-1]["accuracy"] == result["final_accuracy"]
+        assert result["curve"][0]["accuracy"] == result["before_accuracy"] == result["before_accuracy_clean"]
         assert {"config", "recipe", "bundle", "versions"} <= result.keys()
     frozen = found["Frozen-0"]
-    assert frozen["final_accuracy"] == frozen["frozen_accuracy"] > 0.5
+    assert frozen["final_accuracy"] == frozen["frozen_accuracy"] == frozen["before_accuracy"] > 0.5
+    assert found["Head-0"]["before_accuracy"] != frozen["before_accuracy"]  # a classifier of its own from the start
     assert len({r["bundle"] for r in found.values()}) == 1
     assert found["DECO-0"]["final_accuracy"] != found["DECO-0"]["frozen_accuracy"] or found["DECO-0"]["kept"] > 0
     assert found["Head-0"]["state_bytes"] > found["Frozen-0"]["state_bytes"]
@@ -228,7 +230,9 @@ def test_a_drifting_stream_is_scored_at_its_end_and_clean(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     (result,) = results(tmp_path).values()
     assert result["final_accuracy"] == result["frozen_accuracy"] < result["final_accuracy_clean"]
-    assert result["final_accuracy_clean"] == result["frozen_accuracy_clean"]
+    assert result["final_accuracy_clean"] == result["frozen_accuracy_clean"] == result["before_accuracy_clean"]
+    said = f"before the stream {result['before_accuracy']:.1%}, after it {result['final_accuracy']:.1%}, never updated"
+    assert said in done.stdout
 
 
 def test_the_table_of_a_sweep(swept: Path) -> None:
