@@ -32,7 +32,7 @@ from deco_runtime.vote import ALIKE, posterior, softmax
 
 from deco_benchmarks import datasets, streams
 from deco_benchmarks.config import PRESETS, Config
-from deco_benchmarks.trial import as_at_the_end, base_bundle, recipe_of, scored, seen, split
+from deco_benchmarks.trial import as_at_the_end, base_bundle, order_of, recipe_of, scored, seen, split
 
 
 def by_shares(votes: Floats, temperature: float) -> Floats:
@@ -94,7 +94,7 @@ VARIANTS = {
 @click.option(
     "--bases", type=click.Path(path_type=Path), metavar="DIR", help="Of a sweep's --out, to share its bundles."
 )
-@click.option("--stream", default="stc=500", metavar="KEY=N,…", help="As for deco-eval run.")
+@click.option("--stream", default="stc=500", metavar="KEY=N,…|recorded", help="As for deco-eval run.")
 @click.option("--labelled", default=0.1, type=click.FloatRange(0, 1, min_open=True), help="Share of labels used.")
 @click.option("--preset", default="paper", type=click.Choice(sorted(PRESETS)), help="Size of a trial.")
 @click.option("--pretraining", default="augmented", type=click.Choice(["plain", "augmented"]), help="Of the bundle.")
@@ -102,7 +102,8 @@ VARIANTS = {
 @click.option("--seeds", default=3, type=click.IntRange(1), help="Seeds 0, 1, …")
 def main(data: str, out: Path, bases: Path | None, seeds: int, **rest: Any) -> None:
     """What each part of deco+ is worth: accuracy after a stream with one part changed at a time."""
-    streams.parse(rest["stream"])
+    if streams.parse(rest["stream"]).recorded and (note := datasets.check_recorded(data)):
+        click.echo(f"note: {note}", err=True)
     configs = [Config(row="DECO+", dataset=datasets.name(data), ipc=0, seed=seed, **rest) for seed in range(seeds)]
     results: list[dict[str, Any]] = []
     with progress_bars() as progress:
@@ -127,7 +128,7 @@ def ablate(
     bundle = open_bundle(bundle_path)
     engine, how, start = open_engine(bundle, config.engine), bundle.preprocessing, bundle.regression()
     spec, segment, weather = streams.parse(config.stream), recipe_of(config).segment, np.random.default_rng(config.seed)
-    order = streams.order(stream.labels, spec, config.seed)[: PRESETS[config.preset].stream_images]
+    order = order_of(stream, config)
     count = len(order) // segment
     if count == 0:
         raise DataError(

@@ -56,7 +56,12 @@ def _confusions(value: Any) -> bool:
 
 
 def _config(value: Any) -> bool:
-    return isinstance(value, dict) and _text(value.get("preset", "")) and _list_of(_text)(value.get("settings", []))
+    return (
+        isinstance(value, dict)
+        and _text(value.get("preset", ""))
+        and _list_of(_text)(value.get("settings", []))
+        and _text(value.get("labelled_from") or "")
+    )
 
 
 def _curve(value: Any) -> bool:
@@ -105,7 +110,8 @@ def read(folder: Path) -> list[Result]:
 
 
 def tables(results: Iterable[Result]) -> str:
-    """Accuracy and time for each data set, labelled share, stream, preset and set of changed values, as Markdown.
+    """Accuracy and time for each data set, labelled share or folder, stream, preset and set of changed values, as
+    Markdown.
 
     Mean ± standard deviation over seeds, and the paper's number; a single seed has no deviation. "Before the stream" is
     the row's own model before it saw a frame. The difference to the never-updated model is taken seed by seed.
@@ -131,12 +137,14 @@ def _setting(result: Result) -> tuple[Any, ...]:
     changed = " ".join(config.get("settings", ()))
     scored = "validation" if config.get("validation") else "test"
     start = config.get("pretraining", "plain")
-    return result["dataset"], result["labelled"], result["stream"], config.get("preset", ""), start, scored, changed
+    preset, source = config.get("preset", ""), config.get("labelled_from") or ""
+    return result["dataset"], result["labelled"], source, result["stream"], preset, start, scored, changed
 
 
 def _section(key: tuple[Any, ...], results: list[Result]) -> str:
-    dataset, labelled, stream, preset, start, scored, changed = key
-    title = f"### {dataset}, {labelled:.0%} labelled, {stream}, preset {preset}"
+    dataset, labelled, source, stream, preset, start, scored, changed = key
+    known = f"labelled images of {source}" if source else f"{labelled:.0%} labelled"
+    title = f"### {dataset}, {known}, {stream}, preset {preset}"
     title += f", {start} pre-training" if start != "plain" else ""
     title += f", {changed}" if changed else ""
     title += ", scored on validation images" if scored == "validation" else ""
@@ -157,6 +165,8 @@ def deviations(results: Sequence[Result]) -> list[str]:
         found.append(f"at most the first {preset.stream_images} images of the stream")
     if preset is not None and preset.test_images is not None:
         found.append(f"{preset.test_images} test images")
+    if config.get("labelled_from"):
+        found.append("labelled images of a folder of their own")
     if config.get("pretraining", "plain") != "plain":
         found.append("pre-training on shifted and mirrored images")
     if preset is not None and preset.recipe:

@@ -65,6 +65,16 @@ def test_streams_and_presets_are_not_mixed(tmp_path: Path) -> None:
     assert tables(read(tmp_path)).count("###") == 2
 
 
+def test_labelled_folders_are_not_mixed(tmp_path: Path) -> None:
+    room, street = ({"preset": "tracks", "labelled_from": name} for name in ("room", "street"))
+    share = result("DECO", 0, 0.5, labelled=1.0)
+    write(tmp_path, share, *(result("DECO", 0, 0.5, labelled=1.0, config=c) for c in (room, street)))
+    text = tables(read(tmp_path))
+    assert text.count("###") == 3
+    assert "### cifar10, labelled images of room, stc=500, preset tracks\n" in text
+    assert text.count("width 64, not 128; labelled images of a folder of their own;") == 2
+
+
 def test_what_is_no_result_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="found none"):
         read(tmp_path)
@@ -95,6 +105,7 @@ def test_what_is_no_result_is_named(tmp_path: Path) -> None:
         {"confusions_after": {"cat": [["cow", 3]]}},
         {"config": 3},
         {"config": {"settings": [1]}},
+        {"config": {"labelled_from": 1}},
     ],
 )
 def test_a_value_of_another_kind_is_named(wrong: dict[str, object], tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def open_source(value: Path, request: SourceRequest) -> FrameSource:
     # A state goes on only in the same order, so that the name says which.
     if request.order == "recorded":
         order, name = recorded_order(files), f"images in {train}, as recorded"
-        return Images(name, [kept[i] for i in order], left_out, repeated_names(files))
+        return Images(name, [kept[i] for i in order], left_out, no_recording(files))
     order = stc_order([label for _, label in kept], request.stc, request.seed)
     return Images(f"images in {train}, stc {request.stc}, seed {request.seed}", [kept[i] for i in order], left_out)
 
@@ -100,26 +100,30 @@ def recorded_order(files: Sequence[PurePath]) -> Ints:
     return np.array(sorted(range(len(files)), key=key), dtype=np.int64)
 
 
-def repeated_names(files: Sequence[PurePath]) -> int:
-    """How many names of images are in more than one class: none in what one camera recorded."""
-    return sum(count > 1 for count in Counter(file.name for file in files).values())
+def no_recording(files: Sequence[PurePath]) -> str | None:
+    """Why the names of files <class>/<image> tell no order, as a sentence; None if they may be those of a recording."""
+    repeated = sum(count > 1 for count in Counter(file.name for file in files).values())
+    if not repeated:
+        return None
+    names = f"{repeated} file name{'s are' if repeated > 1 else ' is'}"
+    return f"{names} in more than one class, so by name the classes come mixed and not as recorded"
 
 
 class Images:
     """Image files with their labels, read one by one in the given order.
 
-    length: the number of files, unreadable ones included. left_out: of those the folder has beside them. repeated: of
-    names that tell no order.
+    length: the number of files, unreadable ones included. left_out: of those the folder has beside them. doubt: a
+    sentence about their order, or None.
     """
 
     live = False
     dropped = 0
 
-    def __init__(self, name: str, images: Sequence[tuple[Path, int]], left_out: int, repeated: int = 0) -> None:
+    def __init__(self, name: str, images: Sequence[tuple[Path, int]], left_out: int, doubt: str | None = None) -> None:
         self.name = name
         self.length: int | None = len(images)
         self._images = images
-        self._left_out, self._repeated = left_out, repeated
+        self._left_out, self._doubt = left_out, doubt
         self._unreadable = Unreadable(len(images))
         self._closed = False
 
@@ -140,9 +144,8 @@ class Images:
         said = []
         if self._left_out:
             said.append(f"left out the images the model was trained on ({self._left_out})")
-        if self._repeated:
-            names = f"{self._repeated} file name{'s are' if self._repeated > 1 else ' is'}"
-            said.append(f"{names} in more than one class, so by name the classes come mixed and not as recorded")
+        if self._doubt:
+            said.append(self._doubt)
         if unreadable := self._unreadable.summary():
             said.append(unreadable)
         return "; ".join(said) or None
