@@ -340,6 +340,18 @@ def test_a_folder_as_a_stream_with_hidden_labels(bundle_path: Path, tmp_path: Pa
     assert any(line["pseudo_accuracy"] is not None for line in events(tmp_path / "e", "segment"))
 
 
+def test_the_order_of_a_folder_is_in_its_name_and_so_in_the_state(bundle_path: Path, tmp_path: Path) -> None:
+    write_folder(bundle_path, tmp_path / "images", 4)
+    more = ["--images", f"{tmp_path}/images", "--state", f"{tmp_path}/s", "--max-segments", "1"]
+    _, said = run(bundle_path, *more, "--order", "recorded")
+    assert "note: 4 file names are in more than one class" in said
+    assert learned(tmp_path / "s", bundle_path).source.endswith("images, as recorded")
+    _, said = run(bundle_path, *more)
+    assert "goes on with" not in said
+    _, said = run(bundle_path, *more)
+    assert "goes on with" in said
+
+
 def ones_of(bundle: Path) -> list[np.ndarray]:
     import cv2
 
