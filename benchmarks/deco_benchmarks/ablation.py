@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from deco_runtime.vote import ALIKE, posterior, softmax
 
 from deco_benchmarks import datasets, streams
 from deco_benchmarks.config import PRESETS, Config
-from deco_benchmarks.trial import as_at_the_end, base_bundle, recipe_of, scored, seen, split
+from deco_benchmarks.trial import as_at_the_end, base_bundle, order_of, recipe_of, scored, seen, split
 
 
 def by_shares(votes: Floats, temperature: float) -> Floats:
@@ -94,7 +94,7 @@ VARIANTS = {
 @click.option(
     "--bases", type=click.Path(path_type=Path), metavar="DIR", help="Of a sweep's --out, to share its bundles."
 )
-@click.option("--stream", default="stc=500", metavar="KEY=N,…", help="As for deco-eval run.")
+@click.option("--stream", default="stc=500", metavar="KEY=N,…|recorded", help="As for deco-eval run.")
 @click.option("--labelled", default=0.1, type=click.FloatRange(0, 1, min_open=True), help="Share of labels used.")
 @click.option("--preset", default="paper", type=click.Choice(sorted(PRESETS)), help="Size of a trial.")
 @click.option("--pretraining", default="augmented", type=click.Choice(["plain", "augmented"]), help="Of the bundle.")
@@ -102,7 +102,8 @@ VARIANTS = {
 @click.option("--seeds", default=3, type=click.IntRange(1), help="Seeds 0, 1, …")
 def main(data: str, out: Path, bases: Path | None, seeds: int, **rest: Any) -> None:
     """What each part of deco+ is worth: accuracy after a stream with one part changed at a time."""
-    streams.parse(rest["stream"])
+    if streams.parse(rest["stream"]).recorded and (note := datasets.check_recorded(data)):
+        click.echo(f"note: {note}", err=True)
     configs = [Config(row="DECO+", dataset=datasets.name(data), ipc=0, seed=seed, **rest) for seed in range(seeds)]
     results: list[dict[str, Any]] = []
     with progress_bars() as progress:
@@ -121,12 +122,13 @@ def main(data: str, out: Path, bases: Path | None, seeds: int, **rest: Any) -> N
 def ablate(
     config: Config, bundle_path: Path, stream: Images, held_out: Images, progress: Callable[[str, int, int], None]
 ) -> list[dict[str, Any]]:
-    """Every variant on one stream from one bundle: its accuracy under the stream's last corruption, of the classes that
-    came alone, and on clean images; and the share of its labels that were right."""
+    """Every variant on one stream from one bundle: its accuracy under the stream's last corruption, before the stream
+    and after it; after it also of the classes that came alone, and on clean images; and the share of its labels that
+    were right."""
     bundle = open_bundle(bundle_path)
     engine, how, start = open_engine(bundle, config.engine), bundle.preprocessing, bundle.regression()
     spec, segment, weather = streams.parse(config.stream), recipe_of(config).segment, np.random.default_rng(config.seed)
-    order = streams.order(stream.labels, spec, config.seed)[: PRESETS[config.preset].stream_images]
+    order = order_of(stream, config)
     count = len(order) // segment
     if count == 0:
         raise DataError(
@@ -152,14 +154,19 @@ def ablate(
             right[label] += int(np.count_nonzero(t.argmax(axis=1) == y))
         progress(f"seed {config.seed}, segments", number + 1, count)
     found = []
+
+    def accuracies(variant: Variant, known: Statistics, tests: Iterable[str]) -> dict[str, float]:
+        w, s, found = variant.solve(known), variant.share(known, start.statistics), {}
+        for test in tests:
+            phi, votes, y = represented[test]
+            found[test] = float(np.mean(mixed(w, s, phi, votes, start).argmax(axis=1) == y))
+        return found
+
     for name, variant in VARIANTS.items():
-        known = learned[variant.label]
-        w = variant.solve(known)
-        s = variant.share(known, start.statistics)
         result: dict[str, Any] = {"variant": name, "seed": config.seed}
         result["labels_right"] = right[variant.label] / (count * segment)
-        for test, (phi, votes, y) in represented.items():
-            result[test] = float(np.mean(mixed(w, s, phi, votes, start).argmax(axis=1) == y))
+        result["before"] = accuracies(variant, start.statistics, ["accuracy"])["accuracy"]
+        result |= accuracies(variant, learned[variant.label], represented)
         for test in ("accuracy_clean", "accuracy_seen"):
             result.setdefault(test, result["accuracy"])
         found.append(result)
@@ -174,19 +181,21 @@ def _represent(engine: Engine, images: Images, how: Preprocessing) -> tuple[Floa
 def table(results: Sequence[dict[str, Any]]) -> str:
     """Means over the seeds, and the difference to deco+ with its standard deviation over them."""
     lines = [
-        "| variant | accuracy % | against deco+ | of the classes that came % | on clean images % | labels right % |",
-        "|---|---|---|---|---|---|",
+        "| variant | before the stream % | accuracy % | against deco+ | of the classes that came % | "
+        "on clean images % | labels right % |",
+        "|---|---|---|---|---|---|---|",
     ]
     of = {name: [r for r in results if r["variant"] == name] for name in VARIANTS}
     whole = np.array([r["accuracy"] for r in of["deco+"]])
     for name, trials in of.items():
-        accuracy, seen_only, clean, right = (
+        before, accuracy, seen_only, clean, right = (
             100 * np.array([r[key] for r in trials])
-            for key in ("accuracy", "accuracy_seen", "accuracy_clean", "labels_right")
+            for key in ("before", "accuracy", "accuracy_seen", "accuracy_clean", "labels_right")
         )
         gain = accuracy - 100 * whole
         lines.append(
-            f"| {name} | {accuracy.mean():.2f} | {gain.mean():+.2f} ± {gain.std(ddof=len(gain) > 1):.2f} | "
+            f"| {name} | {before.mean():.2f} | {accuracy.mean():.2f} | "
+            f"{gain.mean():+.2f} ± {gain.std(ddof=len(gain) > 1):.2f} | "
             f"{seen_only.mean():.2f} | {clean.mean():.2f} | {right.mean():.1f} |"
         )
     return "\n".join(lines)

@@ -28,13 +28,15 @@ PRESETS = {
     ),
     "quick": Preset(32, None, 32, 30, 60 * 128, 2000, 10),
     "paper": Preset(128, None, 32, 30, None, None, 50),
+    "tracks": Preset(64, None, 32, None, None, None, 10),
 }
 
 
 @dataclass(frozen=True)
 class Config:
     """One trial. engine: as for `open_engine`. validation: score on held-out training images, not on the test set.
-    pretraining: "plain", or "augmented" as deco-export does for deco+."""
+    pretraining: "plain", or "augmented" as deco-export does for deco+. labelled_from: name of the folder whose images
+    are the labelled ones, all of them; None where they are a share of the training images."""
 
     row: str
     dataset: str
@@ -47,9 +49,13 @@ class Config:
     engine: str = "auto"
     validation: bool = False
     pretraining: str = "plain"
+    labelled_from: str | None = None
 
     @property
     def key(self) -> str:
         """A file name for the trial: readable, and unique by a hash of all values."""
-        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
+        values = asdict(self)
+        if self.labelled_from is None:
+            del values["labelled_from"]  # which trials of earlier versions do not have, and theirs must stay the same
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.row.lower()}-ipc{self.ipc}-seed{self.seed}-{digest}".replace(" ", "-")

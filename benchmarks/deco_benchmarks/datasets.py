@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 from deco_export.data import Images, digits, pick
 from deco_runtime import folder
-from deco_runtime.errors import DataError
+from deco_runtime.errors import DataError, UsageError
 from deco_runtime.preprocess import resize
+from deco_runtime.sources.images import no_recording
+from deco_runtime.types import Ints
 
 from deco_benchmarks import archives
 
@@ -18,14 +20,39 @@ TEST_SHARE = 0.1
 
 
 @dataclass(frozen=True)
+class Photos(Images):
+    """Images of a folder. files: those they were read from, <class>/<image>."""
+
+    files: tuple[Path, ...]
+
+    def __getitem__(self, index: Ints) -> Photos:
+        return Photos(self.pixels[index], self.labels[index], tuple(self.files[i] for i in index))
+
+
+@dataclass(frozen=True)
 class Dataset:
-    """Training and test images, resized; labels index `classes`. validation: None where the data has no such part."""
+    """Training and test images, resized; labels index `classes`. Those of folders are `Photos`.
+
+    validation: None where the data has no such part. labelled: the labelled images, where these are not a share of
+    `train`.
+    """
 
     name: str
     classes: tuple[str, ...]
     train: Images
     test: Images
     validation: Images | None = None
+    labelled: Images | None = None
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Image folders of a data set, listed; labels index the classes of `labelled`, or of `train` where that is None.
+    test: None where it has to be split off."""
+
+    labelled: folder.ImageFolder | None
+    train: folder.ImageFolder
+    test: folder.ImageFolder | None
 
 
 def name(source: str) -> str:
@@ -39,10 +66,10 @@ def name(source: str) -> str:
     return archive.name if archive is not None else Path(source).name
 
 
-def load(source: str, size: int, seed: int) -> Dataset:
+def load(source: str, size: int, seed: int, labelled_from: str | None = None) -> Dataset:
     """scikit-learn's "digits", an unpacked official archive of CIFAR-10, CIFAR-100 or SVHN, or an image folder.
 
-    A folder without train/ and test/ is split 80/10/10 by the seed.
+    A folder without parts is split 80/10/10 by the seed. labelled_from: as for `list_folders`, for an image folder.
 
     size: side of the images in pixels. Raises DataError for a folder that cannot be used, or with unreadable images,
     since a result must not depend on which these are.
@@ -61,17 +88,55 @@ def load(source: str, size: int, seed: int) -> Dataset:
     archive = archives.find(root)
     if archive is not None:
         return Dataset(name(source), *archive.read(root, size))
-    train_dir, test_dir = folder.split_folder(root)
-    train, classes = _read(train_dir, None, size)
-    if test_dir is not None:
-        return Dataset(name(source), classes, train, _read(test_dir, classes, size)[0])
-    count = np.bincount(train.labels)
+    found = list_folders(root, labelled_from)
+    classes, train = found.train.classes, _read(found.train, size)
+    labelled = _read(found.labelled, size) if found.labelled is not None else None
+    if found.test is not None:
+        return Dataset(name(source), classes, train, _read(found.test, size), labelled=labelled)
+    present, count = np.unique(train.labels, return_counts=True)
     if count.min() < 2:
         raise DataError(
-            f"expected at least 2 images of every class in {train_dir} to split off a test part, but "
-            f"{classes[int(count.argmin())]!r} has 1; add images, or make train/ and test/"
+            f"expected at least 2 images of every class in {found.train.root} to split off a test part, but "
+            f"{classes[int(present[count.argmin()])]!r} has 1; add images, or make train/ and test/"
         )
-    return Dataset(name(source), classes, *_three_parts(train, rng))
+    return Dataset(name(source), classes, *_three_parts(train, rng), labelled)
+
+
+def list_folders(root: Path, labelled_from: str | None = None) -> Folders:
+    """The images of an image folder's parts: train/ and test/, or stream/ and test/, or all of it and None.
+
+    labelled_from: image folder of which all images, of train/ if it has one, are the labelled ones. Its classes are
+    those of the data, of which `root` may lack some but not have others.
+
+    Raises DataError for a folder that cannot be used.
+    """
+    labelled, classes = None, None
+    if labelled_from is not None:
+        labelled = folder.list_folder(folder.split_folder(Path(labelled_from))[0])
+        classes = labelled.classes
+    train_dir, test_dir = folder.split_folder(root)
+    if train_dir == root and (root / "stream").is_dir() and (root / "test").is_dir():
+        train_dir, test_dir = root / "stream", root / "test"
+    train = folder.list_folder(train_dir, classes)
+    return Folders(labelled, train, folder.list_folder(test_dir, train.classes) if test_dir is not None else None)
+
+
+def check_folder(source: str, option: str) -> None:
+    """Raise UsageError, naming the option that needs it, where the data is no image folder: digits, or an archive."""
+    if source == "digits" or archives.find(Path(source)) is not None:
+        raise UsageError(
+            f"expected --data to be an image folder for {option}, but found {name(source)}; choose another, or leave "
+            f"{option} out"
+        )
+
+
+def check_recorded(source: str, labelled_from: str | None = None) -> str | None:
+    """A sentence where the names of the training images are not those of a recording, or None.
+
+    Raises UsageError where they have no names, as digits and archives, and DataError as `list_folders`.
+    """
+    check_folder(source, "--stream recorded")
+    return no_recording(list_folders(Path(source), labelled_from).train.files)
 
 
 def _three_parts(images: Images, rng: np.random.Generator) -> tuple[Images, Images, Images]:
@@ -81,12 +146,11 @@ def _three_parts(images: Images, rng: np.random.Generator) -> tuple[Images, Imag
     return images[rest], images[held[test]], images[held[validation]]
 
 
-def _read(root: Path, classes: tuple[str, ...] | None, size: int) -> tuple[Images, tuple[str, ...]]:
-    listed = folder.list_folder(root, classes)
+def _read(listed: folder.ImageFolder, size: int) -> Photos:
     pixels = np.empty((len(listed.files), size, size, 3), np.uint8)
     for number, file in enumerate(listed.files):
         image = folder.read_image(file)
         if image is None:
             raise DataError(f"expected an image that OpenCV can read, but {file} is not; replace or remove it")
         pixels[number] = resize(image, size)
-    return Images(pixels, np.asarray(listed.labels, np.int64)), listed.classes
+    return Photos(pixels, np.asarray(listed.labels, np.int64), listed.files)

@@ -12,6 +12,8 @@ from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.recipe import named, override
 from deco_runtime.terminal import exit_with, progress_bars
 
+from deco_benchmarks.config import PRESETS, Config
+
 
 @click.group(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 def command() -> None:
@@ -23,18 +25,24 @@ def command() -> None:
     "--data",
     default="digits",
     metavar="DIR|digits",
-    help="Image folder with or without train/ and test/, unpacked official archive of CIFAR-10, CIFAR-100 or SVHN, or "
-    "scikit-learn's digits.",
+    help="Image folder with or without train/ and test/ (or stream/ and test/), unpacked official archive of CIFAR-10, "
+    "CIFAR-100 or SVHN, or scikit-learn's digits.",
 )
 @click.option("--rows", default="all", metavar="all|NAME,NAME", help="Rows to run, by their names in the table.")
 @click.option("--ipc", default="10", metavar="N,N", help="Images per class in the buffer; 0 for rows that keep none.")
 @click.option("--seeds", default=3, type=click.IntRange(1), help="Trials per setting, seeds 0 … N−1.")
-@click.option("--labelled", default=0.1, type=click.FloatRange(0, 1, min_open=True), help="Share of labels used.")
-@click.option("--stream", default="stc=500", metavar="KEY=N,…", help="stc: frames of one class in a row. interleave: "
-              "scenes seen at a time. drift: severity of corruption at its end, 0 to 5. classes: only the first so "
-              "many ever come. passes: times each image comes. aligned: 1 to begin with a whole run.")  # fmt: skip
-@click.option("--preset", default="smoke", type=click.Choice(["smoke", "quick", "paper"]), help="smoke: seconds per "
-              "trial; quick: a narrow net on part of the stream, minutes; paper: everything, hours.")  # fmt: skip
+@click.option("--labelled", type=click.FloatRange(0, 1, min_open=True), help="Share of the training images whose "
+              "labels are used; the others are the stream.  [default: 0.1]")  # fmt: skip
+@click.option("--labelled-from", metavar="DIR", help="Use the labels of all images of this folder (of its train/, if "
+              "any) in place of --labelled, and all training images of --data as the stream. It says which classes "
+              "there are; --data may lack some.")  # fmt: skip
+@click.option("--stream", default="stc=500", metavar="KEY=N,…|recorded", help="stc: frames of one class in a row. "
+              "interleave: scenes seen at a time. drift: severity of corruption at its end, 0 to 5. classes: only the "
+              "first so many ever come. passes: times each image comes. aligned: 1 to begin with a whole run. "
+              "recorded: an image folder in the order of its file names, as deco-run --order recorded.")  # fmt: skip
+@click.option("--preset", default="smoke", type=click.Choice(list(PRESETS)), help="smoke: seconds per trial; quick: a "
+              "narrow net on part of the stream, minutes; paper: everything, hours; tracks: everything, on a net of "
+              "half that width.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the rows' recipe.")
 @click.option(
     "--engine",
@@ -54,7 +62,18 @@ def command() -> None:
 @click.option("--ray", metavar="ADDRESS|local", help="Run the trials on a Ray cluster, or on a local Ray of --jobs "
               "workers; the data must lie at the same path on every machine.")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="One JSON file per trial.")
-def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: str | None, **rest: Any) -> None:
+def run(
+    data: str,
+    rows: str,
+    ipc: str,
+    seeds: int,
+    labelled: float | None,
+    labelled_from: str | None,
+    out: Path,
+    jobs: int,
+    ray: str | None,
+    **rest: Any,
+) -> None:
     """Run trials; those whose result file is there are skipped, so an interrupted sweep goes on.
 
     A long trial that was cut off goes on from its last update of the model (not on Ray, where it begins anew).
@@ -62,10 +81,10 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: s
     \b
     deco-eval run --rows DECO,Frozen,Head --out results          seconds, on digits
     deco-eval run --data cifar10 --rows all --ipc 1,10 --preset quick --out results
+    deco-eval run --data recording --labelled-from photos --stream recorded --rows DECO+,Frozen --ipc 0 --out results
     """
     try:
         from deco_benchmarks import datasets, pools, streams
-        from deco_benchmarks.config import Config
         from deco_benchmarks.rows import rows as known
         from deco_benchmarks.sweep import pending, run_sweep
     except ImportError as error:
@@ -85,7 +104,18 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: s
     if min(sizes) < (1 if keeping else 0):
         of = f"for row {keeping[0]}, which keeps images" if keeping else "which is no images"
         raise UsageError(f"expected --ipc of at least {1 if keeping else 0}, {of}, but found {min(sizes)}; raise it")
-    streams.parse(rest["stream"])
+    if labelled_from is not None:
+        if labelled is not None:
+            raise UsageError(
+                f"expected --labelled-from alone, since it uses all labels of its folder, but found --labelled "
+                f"{labelled:g} beside it; leave one of them out"
+            )
+        datasets.check_folder(data, "--labelled-from")
+        rest["labelled_from"] = Path(labelled_from).resolve().name
+        labelled_from = str(Path(labelled_from).absolute())
+    rest["labelled"] = 1.0 if labelled_from is not None else labelled or 0.1
+    if streams.parse(rest["stream"]).recorded and (note := datasets.check_recorded(data, labelled_from)):
+        click.echo(f"note: {note}", err=True)
     for name in names:
         override(named(getattr(known()[name], "RECIPE", "paper")), rest["settings"])
     dataset = datasets.name(data)
@@ -110,7 +140,8 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: s
             failed += "error" in result
             progress("trials", finished, len(todo))
             figures = f"failed: {result['error']}" if "error" in result else (
-                f"{result['final_accuracy']:.1%}, never updated {result['frozen_accuracy']:.1%}, "
+                f"before the stream {result['before_accuracy']:.1%}, after it {result['final_accuracy']:.1%}, "
+                f"never updated {result['frozen_accuracy']:.1%}, "
                 f"{result['seconds']:.0f} s"
             )  # fmt: skip
             click.echo(f"{config.row}, ipc {config.ipc}, seed {config.seed}: {figures}")
@@ -121,7 +152,7 @@ def run(data: str, rows: str, ipc: str, seeds: int, out: Path, jobs: int, ray: s
             pool = pools.processes(jobs)
         else:
             pool = pools.one_by_one(lambda n, of: progress("segments of the trial", n, of))
-        run_sweep(configs, data, out, pool, progress, done)
+        run_sweep(configs, data, labelled_from, out, pool, progress, done)
     if failed:
         click.echo(
             f"{failed} trials failed; their reasons are in {out}/*.failed, and running again tries them anew", err=True

@@ -121,7 +121,10 @@ def main(
                     learner.guard, _ = open_guard(bundle, learner)
                 found = _learn(learner, frames, bundle.preprocessing, scorer, segments, partial(progress, what))
                 results.append({"stream": name, "guarded": guarded, **found})
-                click.echo(f"{what}: {frozen:.2%} → {found['final_accuracy']:.2%}")
+                click.echo(
+                    f"{what}: before the stream {found['before_accuracy']:.2%}, after it "
+                    f"{found['final_accuracy']:.2%}, never updated {frozen:.2%}"
+                )
                 out.parent.mkdir(parents=True, exist_ok=True)
                 out.write_text(json.dumps(report, indent=1) + "\n")
 
@@ -196,11 +199,13 @@ def _learn(
     segments: int,
     tick: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """The stream to its end: the curve of accuracies after each update, what was learned from, the guard's verdicts."""
+    """The stream to its end: accuracy before it and its curve after each update, what was learned from, the guard's
+    verdicts."""
     started, curve, verdicts, kept = time.monotonic(), [], [], []
     active = np.zeros(learner.classes, np.int64)
     assert isinstance(learner.engine, Mirroring)
-    before, accuracy = learner.model, scorer.accuracy(learner.predict)
+    scored, accuracy = learner.model, scorer.accuracy(learner.predict)
+    before = accuracy
     for number, (pixels, labels, mirrored) in enumerate(frames, 1):
         x = normalise(pixels, how)
         pseudo, confidence = pseudo_label(learner.predict(x))
@@ -216,11 +221,12 @@ def _learn(
             if verdict is not None:
                 verdicts.append({"segment": number, "reason": verdict.reason, **verdict.scores})
         if number % SCORE_EVERY == 0 or number == segments:
-            if learner.model is not before:
-                before, accuracy = learner.model, scorer.accuracy(learner.predict)
+            if learner.model is not scored:
+                scored, accuracy = learner.model, scorer.accuracy(learner.predict)
             curve.append({"segment": number, "accuracy": accuracy})
         tick(number, segments)
     return {
+        "before_accuracy": before,
         "final_accuracy": accuracy,
         "lowest_accuracy": min((point["accuracy"] for point in curve), default=accuracy),
         "updates": learner.retrains,

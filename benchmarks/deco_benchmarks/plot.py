@@ -185,6 +185,7 @@ def _where(result: Result) -> tuple[Any, ...]:
     config = result["config"]
     scored: tuple[str, ...] = ("validation",) if config.get("validation") else ()
     scored += ("augmented",) if config.get("pretraining", "plain") != "plain" else ()
+    scored += (f"from {config['labelled_from']}",) if config.get("labelled_from") else ()
     return result["dataset"], f"{result['labelled']:g}", result["stream"], config.get("preset", ""), *scored
 
 

@@ -21,13 +21,14 @@ from deco_benchmarks.trial import base_bundle, run_trial
 
 @dataclass(frozen=True)
 class Task:
-    """A trial to do. source: what `datasets.load` reads. bundle: the folder of the model it starts from.
+    """A trial to do. source, labelled_from: what `datasets.load` reads. bundle: the folder of the model it starts from.
 
     resume: file of its checkpoint, None to do without.
     """
 
     config: Config
     source: str
+    labelled_from: str | None
     bundle: Path
     resume: Path | None
 
@@ -53,7 +54,13 @@ def pending(configs: Iterable[Config], out: Path) -> list[Config]:
 
 
 def run_sweep(
-    configs: list[Config], source: str, out: Path, pool: Pool, progress: Callable[[str, int, int], None], done: Done
+    configs: list[Config],
+    source: str,
+    labelled_from: str | None,
+    out: Path,
+    pool: Pool,
+    progress: Callable[[str, int, int], None],
+    done: Done,
 ) -> None:
     """Run the trials that are missing in `out`; a failed one is recorded and the others go on.
 
@@ -69,9 +76,9 @@ def run_sweep(
 
     for config in pending(configs, out):
         try:
-            dataset = read(source, PRESETS[config.preset].image_size)
+            dataset = read(source, PRESETS[config.preset].image_size, labelled_from)
             bundle = base_bundle(dataset, config, out / ".bases", progress)
-            tasks.append(Task(config, source, bundle, out / ".checkpoints" / f"{config.key}.npz"))
+            tasks.append(Task(config, source, labelled_from, bundle, out / ".checkpoints" / f"{config.key}.npz"))
         except DecoError as error:
             keep(config, _failed(config, str(error)))
     for config, outcome in pool(tasks):
@@ -81,7 +88,7 @@ def run_sweep(
 def attempt(task: Task, tick: Tick = lambda done, total: None) -> Outcome:
     """One trial; whatever it raises becomes its result. tick: as that of `run_trial`."""
     try:
-        dataset = read(task.source, PRESETS[task.config.preset].image_size)
+        dataset = read(task.source, PRESETS[task.config.preset].image_size, task.labelled_from)
         return Outcome(*run_trial(task.config, dataset, task.bundle, tick, task.resume))
     except Exception as error:  # one trial must not take the sweep with it
         return _failed(task.config, str(error) if isinstance(error, DecoError) else traceback.format_exc())
@@ -107,6 +114,6 @@ def _write(config: Config, outcome: Outcome, out: Path) -> None:
 
 
 @cache
-def read(source: str, size: int) -> Dataset:
+def read(source: str, size: int, labelled_from: str | None = None) -> Dataset:
     """The data of a source, read once per process."""
-    return load(source, size, seed=0)
+    return load(source, size, 0, labelled_from)

@@ -56,7 +56,17 @@ def _confusions(value: Any) -> bool:
 
 
 def _config(value: Any) -> bool:
-    return isinstance(value, dict) and _text(value.get("preset", "")) and _list_of(_text)(value.get("settings", []))
+    return (
+        isinstance(value, dict)
+        and _text(value.get("preset", ""))
+        and _list_of(_text)(value.get("settings", []))
+        and _text(value.get("labelled_from") or "")
+    )
+
+
+def _curve(value: Any) -> bool:
+    """One point or more, the first before the stream."""
+    return _list_of(_point)(value) and bool(value)
 
 
 REQUIRED: dict[str, Callable[[Any], bool]] = {
@@ -64,12 +74,15 @@ REQUIRED: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("labelled", "ipc", "seed", "final_accuracy", "frozen_accuracy", "average_accuracy"), _number),
     **dict.fromkeys(("kept", "pseudo_accuracy"), _share),
     **dict.fromkeys(("forgetting_per_class", "seconds_by_stage"), _numbers_by_name),
-    "curve": _list_of(_point),
+    "curve": _curve,
     "distances": _list_of(_list_of(_number)),
     "config": _config,
 }
 """What tables and figures use of a result, and what each must be."""
-OPTIONAL: dict[str, Callable[[Any], bool]] = dict.fromkeys(("confusions_before", "confusions_after"), _confusions)
+OPTIONAL: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("confusions_before", "confusions_after"), _confusions),
+    "before_accuracy": _number,
+}
 
 
 def read(folder: Path) -> list[Result]:
@@ -97,10 +110,11 @@ def read(folder: Path) -> list[Result]:
 
 
 def tables(results: Iterable[Result]) -> str:
-    """Accuracy and time for each data set, labelled share, stream, preset and set of changed values, as Markdown.
+    """Accuracy and time for each data set, labelled share or folder, stream, preset and set of changed values, as
+    Markdown.
 
-    Mean ± standard deviation over seeds, and the paper's number; a single seed has no deviation. The difference to the
-    never-updated model is taken seed by seed.
+    Mean ± standard deviation over seeds, and the paper's number; a single seed has no deviation. "Before the stream" is
+    the row's own model before it saw a frame. The difference to the never-updated model is taken seed by seed.
     """
     return "\n".join(_section(key, group) for key, group in sorted(grouped(results, _setting).items()))
 
@@ -123,12 +137,14 @@ def _setting(result: Result) -> tuple[Any, ...]:
     changed = " ".join(config.get("settings", ()))
     scored = "validation" if config.get("validation") else "test"
     start = config.get("pretraining", "plain")
-    return result["dataset"], result["labelled"], result["stream"], config.get("preset", ""), start, scored, changed
+    preset, source = config.get("preset", ""), config.get("labelled_from") or ""
+    return result["dataset"], result["labelled"], source, result["stream"], preset, start, scored, changed
 
 
 def _section(key: tuple[Any, ...], results: list[Result]) -> str:
-    dataset, labelled, stream, preset, start, scored, changed = key
-    title = f"### {dataset}, {labelled:.0%} labelled, {stream}, preset {preset}"
+    dataset, labelled, source, stream, preset, start, scored, changed = key
+    known = f"labelled images of {source}" if source else f"{labelled:.0%} labelled"
+    title = f"### {dataset}, {known}, {stream}, preset {preset}"
     title += f", {start} pre-training" if start != "plain" else ""
     title += f", {changed}" if changed else ""
     title += ", scored on validation images" if scored == "validation" else ""
@@ -149,6 +165,8 @@ def deviations(results: Sequence[Result]) -> list[str]:
         found.append(f"at most the first {preset.stream_images} images of the stream")
     if preset is not None and preset.test_images is not None:
         found.append(f"{preset.test_images} test images")
+    if config.get("labelled_from"):
+        found.append("labelled images of a folder of their own")
     if config.get("pretraining", "plain") != "plain":
         found.append("pre-training on shifted and mirrored images")
     if preset is not None and preset.recipe:
@@ -166,11 +184,13 @@ def deviations(results: Sequence[Result]) -> list[str]:
 
 def _accuracy(cells: dict[tuple[int, str], list[Result]]) -> str:
     lines = [
-        "| row | ipc | seeds | final accuracy % | against never updated | average % | forgotten % | kept % | "
-        "labels right % | paper % |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| row | ipc | seeds | before the stream % | final accuracy % | against never updated | average % | "
+        "forgotten % | kept % | labels right % | paper % |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (ipc, row), trials in cells.items():
+        # Files of earlier versions have it in the curve alone.
+        before = 100 * np.array([t.get("before_accuracy", t["curve"][0]["accuracy"]) for t in trials])
         final = 100 * np.array([t["final_accuracy"] for t in trials])
         gain = final - 100 * np.array([t["frozen_accuracy"] for t in trials])
         forgotten = [float(np.mean(list(t["forgetting_per_class"].values()))) for t in trials]
@@ -178,8 +198,8 @@ def _accuracy(cells: dict[tuple[int, str], list[Result]]) -> str:
             _percent([t[name] for t in trials]) for name in ("average_accuracy", "kept", "pseudo_accuracy")
         )
         lines.append(
-            f"| {row} | {ipc} | {len(trials)} | {_spread(final)} | {np.mean(gain):+.2f} | {average} | "
-            f"{_percent(forgotten)} | {kept} | {right} | {_paper_accuracy(trials[0])} |"
+            f"| {row} | {ipc} | {len(trials)} | {_spread(before)} | {_spread(final)} | {np.mean(gain):+.2f} | "
+            f"{average} | {_percent(forgotten)} | {kept} | {right} | {_paper_accuracy(trials[0])} |"
         )
     return "\n".join(lines)
 

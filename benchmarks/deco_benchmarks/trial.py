@@ -26,7 +26,7 @@ from deco_runtime.vote import pseudo_label
 from deco_benchmarks import checkpoint, scores, streams
 from deco_benchmarks.config import PRESETS, Config
 from deco_benchmarks.corruptions import corrupt
-from deco_benchmarks.datasets import Dataset
+from deco_benchmarks.datasets import Dataset, Photos
 from deco_benchmarks.pictures import to_pixels
 from deco_benchmarks.rows import Row, Setup, rows
 
@@ -40,20 +40,32 @@ VALIDATION_SHARE = 0.1
 
 def split(dataset: Dataset, config: Config) -> tuple[Images, Images, Images]:
     """The labelled images, for pre-training; those of the stream; and those to score on."""
-    train, rng = dataset.train, np.random.default_rng(config.seed)
-    chosen, rest = pick(train.labels, config.labelled, rng)
+    rng = np.random.default_rng(config.seed)
+    labelled, unlabelled = dataset.labelled, dataset.train
+    if labelled is None:
+        chosen, rest = pick(dataset.train.labels, config.labelled, rng)
+        labelled, unlabelled = dataset.train[chosen], dataset.train[rest]
     if not config.validation:
-        return train[chosen], train[rest], dataset.test
+        return labelled, unlabelled, dataset.test
     if dataset.validation is not None:
-        return train[chosen], train[rest], dataset.validation
-    held, streamed = pick(train.labels[rest], VALIDATION_SHARE, rng)
-    return train[chosen], train[rest[streamed]], train[rest[held]]
+        return labelled, unlabelled, dataset.validation
+    held, streamed = pick(unlabelled.labels, VALIDATION_SHARE, rng)
+    return labelled, unlabelled[streamed], unlabelled[held]
+
+
+def order_of(images: Images, config: Config) -> Ints:
+    """Positions of the stream's images in the order in which they come, as many as the preset takes."""
+    files = images.files if isinstance(images, Photos) else None
+    order = streams.order(images.labels, streams.parse(config.stream), config.seed, files)
+    return order[: PRESETS[config.preset].stream_images]
 
 
 def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callable[[str, int, int], None]) -> Path:
     """The bundle that all rows of the same data, labels, ipc, preset and seed start from; exported once."""
     preset = PRESETS[config.preset]
     path = folder / f"{config.dataset}-{config.preset}-labelled{config.labelled:g}-ipc{config.ipc}-seed{config.seed}"
+    if config.labelled_from is not None:
+        path = path.with_name(f"{path.name}-from-{config.labelled_from}")
     if config.pretraining != "plain":
         path = path.with_name(f"{path.name}-{config.pretraining}")
     if not path.exists():
@@ -113,13 +125,10 @@ def run_trial(
     if buffer is not None:
         pictures |= {"before": to_pixels(buffer.x_syn, how), "y_before": buffer.y_syn}
     spec = streams.parse(config.stream)
-    order = streams.order(stream_images.labels, spec, config.seed)[: preset.stream_images]
+    order = order_of(stream_images, config)
     clean = scored(held_out, config)
     test = as_at_the_end(clean, spec, config.seed)
-    trial = f"{config.key} on {bundle.hash}"
-    weather = np.random.default_rng(config.seed)
-    progress = checkpoint.restore(resume, trial, row, weather) if resume is not None else None
-    clock = _Clock(progress.stages if progress is not None else {})
+    clock = _Clock({})
 
     def scorer(images: Images) -> Callable[[], scores.Score]:
         answers = row.answers_on(partial(normalised, images.pixels, how))
@@ -141,11 +150,17 @@ def run_trial(
 
     started = time.monotonic()
     first, score = frozen(test), scorer(test)
+    score_clean = scorer(clean) if spec.drift else None
+    before_clean = score_clean().accuracy if score_clean else None  # the row as it starts, not as it was left
+    trial = f"{config.key} on {bundle.hash}"
+    weather = np.random.default_rng(config.seed)
+    progress = checkpoint.restore(resume, trial, row, weather) if resume is not None else None
     if progress is None:
         now = score()
         progress = checkpoint.Progress([{"frames": 0, "accuracy": now.accuracy}], now.per_class, stages=clock.seconds)
     else:
         started -= progress.seconds
+        clock.seconds = progress.stages
     curve, reports = progress.curve, progress.reports
     count, saved = len(order) // recipe.segment, len(reports)
     for number in range(len(reports), count):
@@ -180,12 +195,15 @@ def run_trial(
         "row": config.row,
         "dataset": config.dataset,
         "labelled": config.labelled,
+        "labelled_from": config.labelled_from,
         "ipc": config.ipc,
         "stream": config.stream,
         "seed": config.seed,
+        "before_accuracy": curve[0]["accuracy"],
         "final_accuracy": final.accuracy,
         "frozen_accuracy": first.accuracy,
-        "final_accuracy_clean": scorer(clean)().accuracy if spec.drift else final.accuracy,
+        "before_accuracy_clean": curve[0]["accuracy"] if before_clean is None else before_clean,
+        "final_accuracy_clean": score_clean().accuracy if score_clean else final.accuracy,
         "frozen_accuracy_clean": frozen(clean).accuracy if spec.drift else first.accuracy,
         "average_accuracy": float(np.mean([point["accuracy"] for point in curve])),
         "forgetting_per_class": dict(zip(bundle.classes, (progress.best - final.per_class).tolist(), strict=True)),

@@ -97,6 +97,22 @@ def command() -> click.Command:
             help="With --images: consecutive images of one class in the stream.",
         ),
         click.Option(
+            ["--order"],
+            default="stc",
+            show_default=True,
+            type=click.Choice(sources.ORDERS),
+            help="With --images: stc draws one from --stc and --seed; recorded goes by file name over all classes, for "
+            "the frames of a recording, numbered as the camera saw them and sorted into class folders.",
+        ),
+        click.Option(
+            ["--labels"],
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="With --video FILE: its true classes, which only score the result. A CSV file with the header "
+            "frame,label and one frame a line, or first,last,label and one range a line; frames count from 0, and an "
+            "empty label is an unknown one.",
+        ),
+        click.Option(
             ["--seed"],
             default=0,
             show_default=True,
@@ -185,6 +201,8 @@ def deco_run(
     max_segments: int | None,
     test: Path | None,
     stc: int,
+    order: sources.Order,
+    labels: Path | None,
     seed: int,
     events: Path | None,
     save_every: int,
@@ -201,6 +219,10 @@ def deco_run(
     if len(given) != 1:
         names = ", ".join(f"--{name}" for name in sorted(source_values))
         raise UsageError(f"expected exactly one of {names}, but found {len(given)}; say where the frames come from")
+    if labels is not None and (source_values["video"] is None or "://" in source_values["video"]):
+        raise UsageError(
+            "expected --labels beside --video FILE, whose frames it numbers, but found another source; leave it out"
+        )
     if precision != "fp32" and engine != "auto":
         raise UsageError(
             f"expected --engine auto beside --precision {precision}, but found --engine {engine}; leave one of them out"
@@ -221,6 +243,8 @@ def deco_run(
         max_segments=max_segments,
         test=test,
         stc=stc,
+        order=order,
+        labels=labels,
         seed=seed,
         events=events,
         save_every=save_every,

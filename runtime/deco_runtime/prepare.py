@@ -50,6 +50,8 @@ class Options:
     save_every: int
     learn: bool
     guard: bool = True
+    order: sources.Order = "stc"
+    labels: Path | None = None
     threads: int | None = None
     limits: Limits = field(default_factory=Limits)
 
@@ -110,6 +112,8 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         seed=options.seed,
         trained_on=bundle.trained_on(),
         bundle=bundle.root,
+        order=options.order,
+        labels=options.labels,
     )
     source = sources.discover()[source_name].open_source(source_value, request)
     skip = 0

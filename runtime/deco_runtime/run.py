@@ -64,6 +64,7 @@ class Run:
         self._started = started
         self._frozen_theta = bundle.weights()
         self._frozen: float | None = None
+        self._before: float | None = None
         self._deployed: float | None = None
         self._scored_at = 0
         self._tally, self._position = Tally(), 0
@@ -216,6 +217,8 @@ class Run:
             self._frozen = self.scorer.accuracy(self._predict_frozen, check)
         same = self.learner is None or np.array_equal(self.learner.model, self._frozen_theta)
         self._deployed = self._frozen if same else self.scorer.accuracy(self.predict, check)
+        if when == "before":
+            self._before = self._deployed
         segment = self._scored_at = self.learner.segments if self.learner else self._tally.segments
         self._report.scored(when, segment, self._deployed, self._frozen, len(self.scorer))
 
@@ -261,6 +264,7 @@ class Run:
 
     def _summary(self) -> dict[str, Any]:
         return {
+            "before": self._before,
             "frozen": self._frozen,
             "learned": self._deployed,
             "retrains": self.learner.retrains - self._retrains_before if self.learner else 0,

@@ -44,6 +44,11 @@ def test_the_whole_is_the_row_and_the_parts_are_as_named(done: tuple[Path, str])
     assert found["deco+"]["accuracy"] == row["final_accuracy"]
     assert found["deco+"]["accuracy_clean"] == row["final_accuracy_clean"]
     assert found["deco+"]["labels_right"] == pytest.approx(row["pseudo_accuracy"])
+    assert found["deco+"]["before"] == row["before_accuracy"]
+    alone = found["answer: the pre-trained model alone"]
+    assert alone["before"] == alone["accuracy"] == row["frozen_accuracy"]
+    unlearned = {r["before"] for name, r in found.items() if name.startswith("votes")}
+    assert unlearned == {found["deco+"]["before"]}  # no vote was cast yet
     assert found["votes: true labels"]["labels_right"] == 1
     for name in ("answer: equal shares of both models", "answer: the pre-trained model alone"):
         assert found[name]["labels_right"] == found["deco+"]["labels_right"]
@@ -88,12 +93,17 @@ def test_the_plain_regression_does_not_weigh_classes() -> None:
 
 def test_the_table_holds_means_and_paired_differences() -> None:
     def result(variant: str, seed: int, accuracy: float) -> dict:
-        others = {"accuracy_seen": accuracy + 0.01, "accuracy_clean": accuracy + 0.02, "labels_right": 0.5}
+        others = {
+            "before": 0.4,
+            "accuracy_seen": accuracy + 0.01,
+            "accuracy_clean": accuracy + 0.02,
+            "labels_right": 0.5,
+        }
         return {"variant": variant, "seed": seed, "accuracy": accuracy, **others}
 
     results = [result(name, seed, 0.5 + 0.1 * seed) for name in ablation.VARIANTS for seed in (0, 1)]
     results[2:4] = [result(results[2]["variant"], 0, 0.48), result(results[2]["variant"], 1, 0.56)]
     lines = ablation.table(results).splitlines()
     assert len(lines) == 2 + len(ablation.VARIANTS)
-    assert lines[2] == "| deco+ | 55.00 | +0.00 ± 0.00 | 56.00 | 57.00 | 50.0 |"
+    assert lines[2] == "| deco+ | 40.00 | 55.00 | +0.00 ± 0.00 | 56.00 | 57.00 | 50.0 |"
     assert lines[3].endswith("| 52.00 | -3.00 ± 1.41 | 53.00 | 54.00 | 50.0 |")

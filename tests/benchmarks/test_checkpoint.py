@@ -14,7 +14,10 @@ from deco_benchmarks.config import Config
 from deco_benchmarks.sweep import read
 from deco_benchmarks.trial import base_bundle, run_trial
 
-SAME = ("final_accuracy", "curve", "forgetting_per_class", "distances", "kept", "pseudo_accuracy", "segments")
+SAME = (
+    *("before_accuracy", "before_accuracy_clean", "final_accuracy", "final_accuracy_clean", "curve"),
+    *("forgetting_per_class", "distances", "kept", "pseudo_accuracy", "segments"),
+)
 STREAM = "stc=50,drift=2"
 
 

@@ -48,12 +48,14 @@ def test_with_and_without_the_guard(bundle_path: Path, data: Path, tmp_path: Pat
     for result in report["results"]:
         assert result["updates"] == 3
         assert len(result["verdicts"]) == (3 if result["guarded"] else 0)
+        assert result["before_accuracy"] == report["frozen_accuracy"]
         if result["guarded"]:
             assert result["rejected"] == 3
             assert result["final_accuracy"] == report["frozen_accuracy"]
         else:
             assert result["final_accuracy"] < report["frozen_accuracy"] - 0.3
-    assert "noise, guarded" in done.output
+    frozen = f"{report['frozen_accuracy']:.2%}"
+    assert f"noise, guarded: before the stream {frozen}, after it {frozen}, never updated {frozen}\n" in done.output
 
 
 def test_of_deco_plus(bundle_path: Path, data: Path, tmp_path: Path) -> None:
@@ -70,6 +72,7 @@ def test_of_deco_plus(bundle_path: Path, data: Path, tmp_path: Path) -> None:
         assert [point["segment"] for point in result["curve"]] == [5, 6]
         assert result["curve"][-1]["accuracy"] == result["final_accuracy"]
         assert result["guarded"] or (result["updates"], result["verdicts"]) == (6, [])
+    assert len({result["before_accuracy"] for result in report["results"]}) == 1
     one_class = report["results"][0]
     assert one_class["active_segments"][0] > sum(one_class["active_segments"][1:])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from deco_runtime.errors import UsageError
@@ -71,6 +73,7 @@ def test_passes_differ() -> None:
         ("stc=500", StreamSpec()),
         ("stc=100,interleave=2,passes=3", StreamSpec(100, 2, 3)),
         ("passes=2", StreamSpec(passes=2)),
+        ("recorded", StreamSpec(recorded=1)),
     ],
 )
 def test_specs_are_read(text: str, spec: StreamSpec) -> None:
@@ -78,7 +81,11 @@ def test_specs_are_read(text: str, spec: StreamSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "stc", "stc=0", "stc=-1", "stc=1.5", "speed=2", "stc=1,stc=2", "stc=1,,", "drift=6", "aligned=2"]
+    "text",
+    [
+        *("", "stc", "stc=0", "stc=-1", "stc=1.5", "speed=2", "stc=1,stc=2", "stc=1,,", "drift=6", "aligned=2"),
+        *("recorded,stc=5", "recorded=1"),
+    ],
 )
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected --stream"):
@@ -89,6 +96,15 @@ def test_drift_grows_in_a_straight_line() -> None:
     found = severity(np.arange(101), 101, parse("drift=3"))
     np.testing.assert_allclose(found, np.linspace(0, 3, 101), rtol=1e-6)
     assert not severity(np.arange(5), 5, StreamSpec()).any()
+
+
+def test_recorded_is_alone_and_by_name() -> None:
+    with pytest.raises(UsageError, match=r"as recorded alone, or as KEY=NUMBER.* but found 'stc=5,recorded'"):
+        parse("stc=5,recorded")
+    files = [Path(f"{name}.jpg") for name in ("cat/1_10", "cat/1_9", "dog/1_8", "dog/2_0")]
+    found = order(np.array([0, 0, 1, 1]), parse("recorded"), 5, files)
+    assert found.tolist() == [2, 1, 0, 3]
+    assert not severity(np.arange(4), 4, parse("recorded")).any()
 
 
 def test_only_the_classes_that_come() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -23,7 +24,8 @@ from click.testing import CliRunner
 from deco_benchmarks.config import Config
 from deco_benchmarks.eval_cli import command
 from deco_benchmarks.sweep import read
-from deco_benchmarks.trial import base_bundle
+from deco_benchmarks.trial import base_bundle, order_of, split
+from deco_export.data import digits
 from deco_runtime.bundle import open_bundle
 from deco_runtime.errors import UsageError
 
@@ -61,9 +63,11 @@ def test_each_trial_is_one_file_with_everything_to_rerun_it(swept: Path) -> None
         assert result["segments"] == 5
         assert [point["frames"] for point in result["curve"]] == [0, 80, 160, 200]
         assert result["curve"][-1]["accuracy"] == result["final_accuracy"]
+        assert result["curve"][0]["accuracy"] == result["before_accuracy"] == result["before_accuracy_clean"]
         assert {"config", "recipe", "bundle", "versions"} <= result.keys()
     frozen = found["Frozen-0"]
-    assert frozen["final_accuracy"] == frozen["frozen_accuracy"] > 0.5
+    assert frozen["final_accuracy"] == frozen["frozen_accuracy"] == frozen["before_accuracy"] > 0.5
+    assert found["Head-0"]["before_accuracy"] != frozen["before_accuracy"]  # a classifier of its own from the start
     assert len({r["bundle"] for r in found.values()}) == 1
     assert found["DECO-0"]["final_accuracy"] != found["DECO-0"]["frozen_accuracy"] or found["DECO-0"]["kept"] > 0
     assert found["Head-0"]["state_bytes"] > found["Frozen-0"]["state_bytes"]
@@ -228,7 +232,65 @@ def test_a_drifting_stream_is_scored_at_its_end_and_clean(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     (result,) = results(tmp_path).values()
     assert result["final_accuracy"] == result["frozen_accuracy"] < result["final_accuracy_clean"]
-    assert result["final_accuracy_clean"] == result["frozen_accuracy_clean"]
+    assert result["final_accuracy_clean"] == result["frozen_accuracy_clean"] == result["before_accuracy_clean"]
+    said = f"before the stream {result['before_accuracy']:.1%}, after it {result['final_accuracy']:.1%}, never updated"
+    assert said in done.stdout
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits as photos/<class>/<n>.png, and 90 others below room/stream that a camera saw one after the other, 2 to 9
+    in turn; test images in room/test."""
+    root, images, rng = tmp_path_factory.mktemp("recording"), digits(16), np.random.default_rng(0)
+    left = [rng.permutation(np.flatnonzero(images.labels == c)).tolist() for c in range(10)]
+
+    def write(part: str, name: str, c: int) -> None:
+        (root / part / str(c)).mkdir(parents=True, exist_ok=True)
+        assert cv2.imwrite(str(root / part / str(c) / f"{name}.png"), images.pixels[left[c].pop()])
+
+    for c in range(10):
+        for number in range(12):
+            write("photos", str(number), c)
+            write("room/test", str(number), c)
+    for number in range(90):
+        write("room/stream", f"{number // 50}_{number % 50}", 2 + number // 5 % 8)
+    return root
+
+
+def test_a_recorded_stream_and_labelled_images_of_another_folder(recording: Path, tmp_path: Path) -> None:
+    data = ("--data", recording / "room", "--labelled-from", recording / "photos", "--stream", "recorded")
+    rows = ("--rows", "Frozen,Head", "--ipc", 0, "--seeds", 1, "--jobs", 2)
+    done = deco_eval("run", *data, *rows, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "note:" not in done.stderr
+    found = results(tmp_path)
+    assert sorted(found) == ["Frozen-0", "Head-0"]
+    for result in found.values():
+        assert (result["dataset"], result["labelled"], result["labelled_from"]) == ("room", 1.0, "photos")
+        assert (result["segments"], result["test_images"]) == (2, 100)  # of 40 frames; the preset scores on 100
+        assert result["config"]["labelled_from"] == "photos"
+    (base,) = (tmp_path / ".bases").iterdir()
+    assert base.name == "room-smoke-labelled1-ipc0-seed0-from-photos"
+    made_with = open_bundle(base).made_with
+    assert made_with["train_images"] + made_with["validation_images"] == 120
+    table = deco_eval("table", tmp_path)
+    assert "### room, labelled images of photos, recorded, preset smoke" in table.stdout
+
+
+def test_recorded_images_come_as_the_camera_saw_them(recording: Path) -> None:
+    dataset = read(str(recording / "room"), 16, str(recording / "photos"))
+    config = Config("Frozen", "room", 1.0, 0, "recorded", 3, "smoke", labelled_from="photos")
+    _, stream, _ = split(dataset, config)
+    assert stream.labels[order_of(stream, config)].tolist() == [2 + n // 5 % 8 for n in range(90)]
+
+
+def test_names_that_repeat_are_told(recording: Path, tmp_path: Path) -> None:
+    asked = ("--data", recording / "photos", "--stream", "recorded", "--rows", "Frozen", "--ipc", 0, "--seeds", 1)
+    done = deco_eval("run", *asked, "--labelled", 0.5, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "note: 12 file names are in more than one class, so by name" in done.stderr
+    (result,) = results(tmp_path).values()
+    assert (result["labelled"], result["labelled_from"]) == (0.5, None)
 
 
 def test_the_table_of_a_sweep(swept: Path) -> None:
@@ -257,6 +319,10 @@ def test_a_setting_is_one_of_every_row(tmp_path: Path) -> None:
         ),
         (("run", "--rows", "DECO+", "--ipc", "-1"), "expected --ipc of at least 0, which is no images, but found -1"),
         (("run", "--stream", "stc=zero", "--rows", "Frozen"), "stc"),
+        (("run", "--stream", "recorded,stc=5", "--rows", "Frozen"), "expected --stream as recorded alone, or as KEY"),
+        (("run", "--stream", "recorded", "--rows", "Frozen"), "expected --data to be an image folder for --stream rec"),
+        (("run", "--labelled-from", "x", "--rows", "Frozen"), "expected --data to be an image folder for --labelled-f"),
+        (("run", "--labelled-from", "x", "--labelled", "0.1", "--rows", "Frozen"), "expected --labelled-from alone"),
         (("run", "--set", "alhpa=0", "--rows", "DECO"), "expected --set KEY=VALUE with KEY one of"),
     ],
 )

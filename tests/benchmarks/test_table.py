@@ -25,9 +25,19 @@ def test_mean_deviation_gain_and_the_papers_number(tmp_path: Path) -> None:
     write(tmp_path, result("DECO", 0, 0.58, 0.60), result("DECO", 1, 0.60, 0.61), result("Frozen", 0, 0.60))
     text = tables(read(tmp_path))
     assert "### cifar10, 10% labelled, stc=500, preset quick\n" in text
-    assert "| DECO | 10 | 2 | 59.00 ± 1.41 | -1.50 | 59.0 | 5.0 | 50.0 | – | 59.28 |" in text
-    assert "| Frozen | 10 | 1 | 60.00 | +0.00 | 60.0 | 5.0 | 50.0 | – | – |" in text
+    assert "| DECO | 10 | 2 | 60.50 ± 0.71 | 59.00 ± 1.41 | -1.50 | 59.0 | 5.0 | 50.0 | – | 59.28 |" in text
+    assert "| Frozen | 10 | 1 | 60.00 | 60.00 | +0.00 | 60.0 | 5.0 | 50.0 | – | – |" in text
     assert text.index("| Frozen") < text.index("| DECO")
+
+
+def test_a_row_may_start_from_another_model_than_the_never_updated_one(tmp_path: Path) -> None:
+    """Files of earlier versions tell it by the first point of the curve."""
+    new = result("DECO+", 0, 0.70, 0.60, before_accuracy=0.65)
+    old = result("DECO+", 1, 0.70, 0.60, curve=[{"frames": 0, "accuracy": 0.63}])
+    write(tmp_path, new, old)
+    text = tables(read(tmp_path))
+    assert "| row | ipc | seeds | before the stream % | final accuracy % | against never updated |" in text
+    assert "| DECO+ | 10 | 2 | 64.00 ± 1.41 | 70.00 ± 0.00 | +10.00 |" in text
 
 
 def test_times_are_compared_by_their_ratio_to_deco(tmp_path: Path) -> None:
@@ -55,6 +65,16 @@ def test_streams_and_presets_are_not_mixed(tmp_path: Path) -> None:
     assert tables(read(tmp_path)).count("###") == 2
 
 
+def test_labelled_folders_are_not_mixed(tmp_path: Path) -> None:
+    room, street = ({"preset": "tracks", "labelled_from": name} for name in ("room", "street"))
+    share = result("DECO", 0, 0.5, labelled=1.0)
+    write(tmp_path, share, *(result("DECO", 0, 0.5, labelled=1.0, config=c) for c in (room, street)))
+    text = tables(read(tmp_path))
+    assert text.count("###") == 3
+    assert "### cifar10, labelled images of room, stc=500, preset tracks\n" in text
+    assert text.count("width 64, not 128; labelled images of a folder of their own;") == 2
+
+
 def test_what_is_no_result_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="found none"):
         read(tmp_path)
@@ -77,12 +97,15 @@ def test_what_is_no_result_is_named(tmp_path: Path) -> None:
         {"kept": "a"},
         {"curve": None},
         {"curve": [{"frames": 0}]},
+        {"curve": []},
+        {"before_accuracy": None},
         {"distances": [[0.1], 7]},
         {"seconds_by_stage": []},
         {"forgetting_per_class": {"cat": None}},
         {"confusions_after": {"cat": [["cow", 3]]}},
         {"config": 3},
         {"config": {"settings": [1]}},
+        {"config": {"labelled_from": 1}},
     ],
 )
 def test_a_value_of_another_kind_is_named(wrong: dict[str, object], tmp_path: Path) -> None:

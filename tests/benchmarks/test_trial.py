@@ -29,6 +29,16 @@ def test_a_row_goes_by_its_recipe_and_what_it_has_of_the_presets() -> None:
         recipe_of(replace(CONFIG, settings=("alpha=0",)))
 
 
+def test_trials_of_earlier_versions_keep_their_names() -> None:
+    """A sweep goes on beside the results in benchmarks/results."""
+    old = Config(
+        "DECO+", "cifar10", 0.1, 0, "stc=100,interleave=2", 0, "paper", engine="openvino", pretraining="augmented"
+    )
+    assert old.key == "deco+-ipc0-seed0-0050073f"
+    keys = {replace(old, labelled_from=name).key for name in (None, "photos", "rooms")}
+    assert len(keys) == 3
+
+
 def test_every_class_has_a_score_also_where_the_last_ones_have_no_image() -> None:
     images = Images(np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 0, 1, 1]))
     how = Preprocessing(8, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))

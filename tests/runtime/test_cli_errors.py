@@ -97,6 +97,15 @@ def test_precision(bundle_path: Path, tmp_path: Path) -> None:
         refused(5, "pip install 'deco-edge[openvino]'", *run, "--engine", "auto")
 
 
+def test_labels_are_of_a_video_file(bundle_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("frame,label\n0,cow\n")
+    given = ("--bundle", bundle_path, "--state", tmp_path / "s", "--labels", tmp_path / "l.csv")
+    for source in (("--demo",), ("--images", tmp_path), ("--video", "http://127.0.0.1:1/v")):
+        refused(2, "expected --labels beside --video FILE, whose frames it numbers, but found", *given, *source)
+    video = ("--video", bundle_path / "demo" / "stream.avi")
+    refused(3, "l.csv, line 2, found 'cow'", *given, *video)
+
+
 PLUS = ("--demo", "--recipe", "deco+")
 
 

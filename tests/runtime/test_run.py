@@ -103,6 +103,8 @@ def test_demo_learns_scores_and_reports(name: str, recipe: list[str], bundle_pat
     assert state.position == 208
     assert not np.array_equal(state.model, start_of(bundle_path, name).model)
     assert summary["learned"] == events(tmp_path / "e", "score")[-1]["deployed"]
+    assert summary["before"] == events(tmp_path / "e", "score")[0]["deployed"]
+    assert name == "deco+" or summary["before"] == summary["frozen"]
 
 
 def test_both_engines_learn_the_same(bundle_path: Path, tmp_path: Path) -> None:
@@ -272,6 +274,9 @@ def test_statistics_learned_without_a_guard_are_judged_by_the_next_run(bundle_pa
             is guarded
         )
         assert score["deployed"] == summary["learned"]
+        first = [line for line in events(tmp_path / "e", "score") if line["when"] == "before"][-1]
+        assert summary["before"] == first["deployed"]
+        assert (summary["before"] > summary["frozen"] - 0.1) is guarded  # a run starts with what was learned
     assert [line["decision"] for line in events(tmp_path / "e", "guard")] == ["rolled back"]
     state = learned(tmp_path / "s", bundle_path, "deco+")
     assert np.array_equal(state.model, before)
@@ -328,10 +333,23 @@ def test_a_folder_as_a_stream_with_hidden_labels(bundle_path: Path, tmp_path: Pa
     more = ["--images", f"{tmp_path}/images", "--stc", "12", "--test", f"{tmp_path}/images"]
     summary, said = run(bundle_path, *more, "--state", f"{tmp_path}/s", "--events", f"{tmp_path}/e")
     assert summary["frames"] == 120
+    assert summary["before"] == summary["frozen"]
     assert summary["segments"] == 7
     assert "broken.png" in said
     assert summary["stream_accuracy"] == pytest.approx(summary["frozen"], abs=0.15)
     assert any(line["pseudo_accuracy"] is not None for line in events(tmp_path / "e", "segment"))
+
+
+def test_the_order_of_a_folder_is_in_its_name_and_so_in_the_state(bundle_path: Path, tmp_path: Path) -> None:
+    write_folder(bundle_path, tmp_path / "images", 4)
+    more = ["--images", f"{tmp_path}/images", "--state", f"{tmp_path}/s", "--max-segments", "1"]
+    _, said = run(bundle_path, *more, "--order", "recorded")
+    assert "note: 4 file names are in more than one class" in said
+    assert learned(tmp_path / "s", bundle_path).source.endswith("images, as recorded")
+    _, said = run(bundle_path, *more)
+    assert "goes on with" not in said
+    _, said = run(bundle_path, *more)
+    assert "goes on with" in said
 
 
 def ones_of(bundle: Path) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ from deco_runtime import sources
 from deco_runtime.errors import DataError, SourceError, UsageError
 from deco_runtime.folder import fingerprint
 from deco_runtime.sources import SourceRequest, _playback, camera, images, video
-from deco_runtime.sources.images import stc_order
+from deco_runtime.sources.images import recorded_order, stc_order
 from deco_runtime.types import Pixels
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -239,6 +239,30 @@ def test_stc_below_one(stc: int) -> None:
         stc_order([0, 1], stc, seed=0)
 
 
+def test_recorded_order_is_by_name_over_all_classes() -> None:
+    names = ("cat/t1_frame10", "cat/t1_frame2", "dog/t1_frame9", "dog/t10_frame1", "eel/t2_frame0", "eel/t1_frame2a")
+    files = [Path("data") / f"{name}.jpg" for name in names]
+    assert recorded_order(files).tolist() == [1, 5, 2, 0, 4, 3]
+    assert recorded_order([]).dtype == np.int64
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["cat", "dog"]),
+            st.text("a0129_٣²", min_size=1, max_size=6),
+            st.sampled_from(["jpg", "png"]),
+        ),
+        unique=True,
+    )
+)
+def test_every_name_has_one_place_in_the_recorded_order(names: list[tuple[str, str, str]]) -> None:
+    files = [Path(name) / f"{stem}.{ending}" for name, stem, ending in names]
+    found = [files[i] for i in recorded_order(files)]
+    assert sorted(found) == sorted(files)
+    assert [files[::-1][i] for i in recorded_order(files[::-1])] == found
+
+
 COLOURS = {"cat": (250, 0, 0), "dog": (0, 250, 0), "eel": (0, 0, 250)}
 
 
@@ -269,6 +293,33 @@ def test_images_come_with_their_labels_in_runs(data: Path) -> None:
     assert source.dropped == 0
     assert source.note() is None
     source.close()
+
+
+def test_images_as_they_were_recorded(data: Path) -> None:
+    """Two takes, in which the classes come and go; the folder knows each image by class."""
+    takes = ["cat", "cat", "dog", "cat", "eel", "eel", "dog"]
+    for file in data.glob("*/*.png"):
+        file.unlink()
+    for number, name in enumerate(takes):
+        pixels = np.full((10, 10, 3), COLOURS[name], np.uint8)
+        cv2.imwrite(str(data / name / f"{number // 4:05}_{number % 4:05}.png"), pixels)
+    source = images.open_source(data, request(order="recorded"))
+    assert [list(COLOURS)[frame.label] for frame in source.frames()] == takes
+    assert source.name == f"images in {data}, as recorded"
+    assert source.note() is None
+    again = images.open_source(data, request(order="recorded", stc=1, seed=7))
+    assert again.name == source.name != images.open_source(data, request()).name
+    assert [list(COLOURS)[frame.label] for frame in again.frames()] == takes
+
+
+def test_names_that_repeat_between_classes_are_no_recording(data: Path) -> None:
+    (data / "cat" / "0.png").unlink()
+    (data / "dog" / "0.png").unlink()
+    source = images.open_source(data, request(order="recorded"))
+    assert [frame.label for frame in source.frames()] == [2, *[0, 1, 2] * 6]
+    note = "6 file names are in more than one class, so by name the classes come mixed and not as recorded"
+    assert source.note() == note
+    assert images.open_source(data, request()).note() is None
 
 
 def test_images_follow_the_bundles_classes(data: Path) -> None:

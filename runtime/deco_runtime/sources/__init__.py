@@ -16,11 +16,17 @@ import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from deco_runtime.bundle_files import Root
     from deco_runtime.types import Frame, Notice
+
+Order = Literal["stc", "recorded"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+"""In which order a folder is streamed: `images.stc_order`, or `images.recorded_order`."""
 
 BLACK = 16.0
 """99th percentile of a picture, of 0 … 255, below which it is black: what video calls black, or a lens cap."""
@@ -77,6 +83,8 @@ class SourceRequest:
     seed: of the stream's random order.
     trained_on: fingerprints of the images the model was trained on; a folder leaves them out of its stream.
     bundle: where the bundle's files are.
+    order: of a stream made from a folder; "recorded" needs neither stc nor seed.
+    labels: file with the labels of a video's frames, for scoring only; None for none.
     """
 
     classes: tuple[str, ...]
@@ -85,6 +93,8 @@ class SourceRequest:
     seed: int
     trained_on: frozenset[str]
     bundle: Root
+    order: Order = "stc"
+    labels: Path | None = None
 
 
 def discover() -> dict[str, ModuleType]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from deco_runtime.errors import SourceError
 from deco_runtime.sources._opencv import refuse_no_text, stream_backend, to_bgr
 from deco_runtime.types import Frame
 
+LabelOf = Callable[[int], int | None]
+"""The true class of a frame, by its number in the file from 0; None where it is unknown."""
 
-def open_file(path: Path) -> Playback:
+
+def open_file(path: Path, label_of: LabelOf = lambda frame: None) -> Playback:
     """Play a video file. Raises SourceError if it is not a video that OpenCV can open."""
     refuse_no_text(str(path.resolve()))
     # Absolute, because FFmpeg takes a relative name with a colon for a URL.
@@ -25,7 +29,7 @@ def open_file(path: Path) -> Playback:
     if not capture.isOpened() or is_text:
         capture.release()
         raise SourceError(_not_a_video(path))
-    return Playback(path, capture)
+    return Playback(path, capture, label_of)
 
 
 class Playback:
@@ -37,12 +41,12 @@ class Playback:
     live = False
     dropped = 0
 
-    def __init__(self, path: Path, capture: cv2.VideoCapture) -> None:
+    def __init__(self, path: Path, capture: cv2.VideoCapture, label_of: LabelOf = lambda frame: None) -> None:
         self.name = str(path)
         announced = capture.get(cv2.CAP_PROP_FRAME_COUNT)
         self.length: int | None = int(announced) if announced > 0 else None
         self._path = path
-        self._capture = capture
+        self._capture, self._label_of = capture, label_of
         self._using = threading.Lock()  # close() may come from another thread in the middle of a read
         self._closed = False
         self._delivered = 0
@@ -50,7 +54,7 @@ class Playback:
 
     def frames(self) -> Iterator[Frame]:
         """Yield every frame that can be decoded. Raises SourceError if there is none."""
-        while True:
+        for number in itertools.count():  # frames that cannot be decoded have a number too
             with self._using:
                 if self._closed:
                     return
@@ -59,7 +63,7 @@ class Playback:
                 ok, pixels = self._capture.retrieve()
             if ok:
                 self._delivered += 1
-                yield Frame(to_bgr(pixels), time.monotonic())
+                yield Frame(to_bgr(pixels), time.monotonic(), self._label_of(number))
         self._ended = True
         if not self._delivered:
             raise SourceError(_not_a_video(self._path))

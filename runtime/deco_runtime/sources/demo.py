@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from deco_runtime.errors import SourceError
 from deco_runtime.sources import FrameSource, SourceRequest
-from deco_runtime.types import Frame, Ints
-
-if TYPE_CHECKING:
-    from deco_runtime.sources._playback import Playback
+from deco_runtime.types import Ints
 
 OPTION = click.Option(
     ["--demo"],
@@ -31,7 +25,6 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
     import numpy as np
 
     from deco_runtime.reading import read_npy
-    from deco_runtime.sources import _playback  # imports cv2, which `--help` must not need
 
     root = request.bundle
     stream, labels = root.joinpath("demo", "stream.avi"), root.joinpath("demo", "labels.npy")
@@ -46,36 +39,18 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
     except Exception as error:  # the disk, the zip and numpy raise a dozen kinds
         raise SourceError(f"expected the classes of the demo stream in {labels}, found none; copy it again") from error
     if isinstance(stream, Path):
-        return Demo(_playback.open_file(stream), truth)
+        return _play(stream, truth)
     # OpenCV opens files only. An open one stays readable when its name goes; where it does not, the name stays.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place, stream.open("rb") as packed:
         copy = Path(place) / "stream.avi"
         with copy.open("wb") as plain:
             shutil.copyfileobj(packed, plain)
-        return Demo(_playback.open_file(copy), truth)
+        return _play(copy, truth)
 
 
-class Demo:
-    """A video with known labels, which are for scoring only."""
+def _play(file: Path, truth: Ints) -> FrameSource:
+    from deco_runtime.sources import _playback  # imports cv2, which `--help` must not need
 
-    live = False
-    dropped = 0
-
-    def __init__(self, playback: Playback, labels: Ints) -> None:
-        self.name = "the bundle's demo stream"
-        self.length: int | None = len(labels)
-        self._playback, self._labels = playback, labels
-
-    def frames(self) -> Iterator[Frame]:
-        """Yield every frame with its label."""
-        for frame, label in zip(self._playback.frames(), self._labels, strict=False):
-            yield replace(frame, label=int(label))
-
-    def note(self) -> str | None:
-        return self._playback.note()
-
-    def figures(self) -> dict[str, Any]:
-        return {}
-
-    def close(self) -> None:
-        self._playback.close()
+    playback = _playback.open_file(file, lambda frame: int(truth[frame]) if frame < len(truth) else None)
+    playback.name = "the bundle's demo stream"
+    return playback

@@ -1,10 +1,12 @@
-"""`--images`: a labelled folder streamed as if a camera had seen it, a while of one class, then another."""
+"""`--images`: a labelled folder streamed as a camera would see it, a while of one class then another, or as it did."""
 
 from __future__ import annotations
 
+import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import click
@@ -20,8 +22,8 @@ OPTION = click.Option(
     metavar="DIR",
     type=click.Path(path_type=Path),
     help="Learn from a folder of images, DIR/<class>/<image> or DIR/train/<class>/<image>, streamed once "
-    "with several images of one class in a row, as a camera would see them. The labels only score the "
-    "result; learning never sees them.",
+    "with several images of one class in a row, as a camera would see them, or in the --order recorded. The "
+    "labels only score the result; learning never sees them.",
 )
 
 
@@ -39,9 +41,13 @@ def open_source(value: Path, request: SourceRequest) -> FrameSource:
             f"expected images the model was not trained on, found only training images in {train}: "
             "stream another folder"
         )
+    left_out, files = len(listed.files) - len(kept), [file for file, _ in kept]
+    # A state goes on only in the same order, so that the name says which.
+    if request.order == "recorded":
+        order, name = recorded_order(files), f"images in {train}, as recorded"
+        return Images(name, [kept[i] for i in order], left_out, no_recording(files))
     order = stc_order([label for _, label in kept], request.stc, request.seed)
-    name = f"images in {train}, stc {request.stc}, seed {request.seed}"  # a state goes on only in the same order
-    return Images(name, [kept[i] for i in order], left_out=len(listed.files) - len(kept))
+    return Images(f"images in {train}, stc {request.stc}, seed {request.seed}", [kept[i] for i in order], left_out)
 
 
 def stc_order(labels: Sequence[int], stc: int, seed: int) -> Ints:
@@ -79,20 +85,45 @@ def stc_order(labels: Sequence[int], stc: int, seed: int) -> Ints:
     return np.concatenate(runs) if runs else np.empty(0, dtype=np.int64)
 
 
+def recorded_order(files: Sequence[PurePath]) -> Ints:
+    """The order of n files <class>/<image> as a camera recorded them, as (n,) int64 indices into `files`.
+
+    By the image's name over all classes, numbers in it compared as numbers, so that frame2 comes before frame10; a name
+    that is in several classes comes in the order of these.
+    """
+
+    def key(index: int) -> tuple[list[str | int], str, str]:
+        # Text and numbers in turn, so that like is compared with like.
+        parts = re.split(r"([0-9]+)", files[index].stem)
+        return [int(p) if i % 2 else p for i, p in enumerate(parts)], files[index].name, files[index].parent.name
+
+    return np.array(sorted(range(len(files)), key=key), dtype=np.int64)
+
+
+def no_recording(files: Sequence[PurePath]) -> str | None:
+    """Why the names of files <class>/<image> tell no order, as a sentence; None if they may be those of a recording."""
+    repeated = sum(count > 1 for count in Counter(file.name for file in files).values())
+    if not repeated:
+        return None
+    names = f"{repeated} file name{'s are' if repeated > 1 else ' is'}"
+    return f"{names} in more than one class, so by name the classes come mixed and not as recorded"
+
+
 class Images:
     """Image files with their labels, read one by one in the given order.
 
-    length: the number of files, unreadable ones included.
+    length: the number of files, unreadable ones included. left_out: of those the folder has beside them. doubt: a
+    sentence about their order, or None.
     """
 
     live = False
     dropped = 0
 
-    def __init__(self, name: str, images: Sequence[tuple[Path, int]], left_out: int) -> None:
+    def __init__(self, name: str, images: Sequence[tuple[Path, int]], left_out: int, doubt: str | None = None) -> None:
         self.name = name
         self.length: int | None = len(images)
         self._images = images
-        self._left_out = left_out
+        self._left_out, self._doubt = left_out, doubt
         self._unreadable = Unreadable(len(images))
         self._closed = False
 
@@ -113,6 +144,8 @@ class Images:
         said = []
         if self._left_out:
             said.append(f"left out the images the model was trained on ({self._left_out})")
+        if self._doubt:
+            said.append(self._doubt)
         if unreadable := self._unreadable.summary():
             said.append(unreadable)
         return "; ".join(said) or None

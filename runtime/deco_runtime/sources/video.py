@@ -19,8 +19,9 @@ OPTION = click.Option(
 
 
 def open_source(value: str, request: SourceRequest) -> FrameSource:
-    """Open a file, or a URL if the value contains "://". Raises SourceError if it is missing or no video."""
-    from deco_runtime.sources import _live, _playback  # imports cv2, which `--help` must not need
+    """Open a file, or a URL if the value contains "://". Raises SourceError if it is missing or no video, DataError for
+    labels that cannot be used."""
+    from deco_runtime.sources import _labels, _live, _playback  # imports cv2, which `--help` must not need
 
     if "://" in value:
         return _live.open_url(value)
@@ -31,4 +32,6 @@ def open_source(value: str, request: SourceRequest) -> FrameSource:
         raise SourceError(
             f"expected a video file, found that {path} is no file: use --camera for a camera, --images for a folder"
         )
-    return _playback.open_file(path)
+    if request.labels is None:
+        return _playback.open_file(path)
+    return _playback.open_file(path, _labels.read_labels(request.labels, request.classes))
