@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from deco_export.data import Images
 from deco_export.export import tool_versions
 from deco_export.representation import one_hot
 from deco_runtime.bundle import open_bundle
+from deco_runtime.chain import ALIKE, STARTS, decode
 from deco_runtime.engine import Engine, engines, open_engine
 from deco_runtime.errors import DataError
 from deco_runtime.preprocess import Preprocessing, normalise
@@ -28,16 +29,39 @@ from deco_runtime.regression import Start, Statistics, add, mixed, ridge, share,
 from deco_runtime.scoring import normalised
 from deco_runtime.terminal import exit_with, progress_bars
 from deco_runtime.types import Floats, Ints
-from deco_runtime.vote import ALIKE, posterior, softmax
+from deco_runtime.vote import log_softmax, softmax
 
 from deco_benchmarks import datasets, streams
 from deco_benchmarks.config import PRESETS, Config
 from deco_benchmarks.trial import as_at_the_end, base_bundle, order_of, recipe_of, scored, seen, split
 
 
-def by_shares(votes: Floats, temperature: float) -> Floats:
-    """The segment's class shares times softmax(votes / temperature)."""
-    return posterior(softmax(votes / np.float32(temperature)))[1]
+@dataclass(frozen=True)
+class Votes:
+    """A segment's frames: what the bundle starts with says of them, (n, K) logits as sure as they are right, and so the
+    pre-trained model alone; true labels (n,), −1 for things of no class; and the scene before them, as in `decode`."""
+
+    said: Floats
+    network: Floats
+    y: Ints
+    carried: Floats | None
+
+
+Labelled = tuple[Floats, Floats | None]
+"""t (n, K), and the scene to carry to the next segment."""
+
+
+def by_chain(
+    starts: Sequence[float] = STARTS, alike: float = ALIKE, network: bool = False, carry: bool = True
+) -> Callable[[Votes], Labelled]:
+    """Votes by the chain, from these starts of ρ, probabilities softened `alike` times."""
+
+    def label(votes: Votes) -> Labelled:
+        logits = votes.network if network else votes.said
+        decoded = decode(softmax(logits / np.float32(alike)), votes.carried if carry else None, starts=starts)
+        return decoded.posterior, decoded.last
+
+    return label
 
 
 def as_they_come(statistics: Statistics) -> Floats:
@@ -45,14 +69,14 @@ def as_they_come(statistics: Statistics) -> Floats:
     return ridge(square(statistics), statistics.b.astype(np.float64))
 
 
-Label = Callable[[Floats, Ints, Start], Floats]
-Share = Callable[[Statistics, Statistics], Floats]
+Share = Callable[[Statistics, Start], Floats]
 
 
-def share_of_all(now: Statistics, start: Statistics) -> Floats:
+def share_of_all(now: Statistics, start: Start) -> Floats:
     """The share by frames of whichever class, the same for all classes."""
-    root, first = (np.sqrt(s.b[-1].sum()) for s in (now, start))
-    return np.full(now.b.shape[1], root / (root + first), np.float32)
+    first = start.statistics
+    even, begun = (Statistics(s.a, np.full_like(s.b, s.b[-1].sum())) for s in (now, first))
+    return share(even, replace(start, statistics=begun))
 
 
 def fixed(s: float) -> Share:
@@ -60,26 +84,29 @@ def fixed(s: float) -> Share:
     return lambda now, start: np.full(now.b.shape[1], s, np.float32)
 
 
+CHAIN = by_chain()
+
+
 @dataclass(frozen=True)
 class Variant:
-    """label: votes (n, K) and true labels (n,) of a segment → t (n, K). solve: statistics → W. share: statistics now
-    and at the start → shares (K,) of the regression in an answer."""
+    """label: a segment's votes. solve: statistics → W. share: statistics now, and what it started from → shares (K,)
+    of the regression in an answer."""
 
-    label: Label = lambda votes, y, start: by_shares(votes, ALIKE * start.vote_temperature)
+    label: Callable[[Votes], Labelled] = CHAIN
     solve: Callable[[Statistics], Floats] = solve
     share: Share = share
 
 
 VARIANTS = {
     "deco+": Variant(),
-    "votes: argmax of each frame": Variant(label=lambda votes, y, start: one_hot(votes.argmax(axis=1), votes.shape[1])),
-    "votes: by shares, frames taken as independent": Variant(
-        label=lambda votes, y, start: by_shares(votes, start.vote_temperature)
-    ),
-    "votes: by shares, frames taken as independent, not calibrated": Variant(
-        label=lambda votes, y, start: by_shares(votes, 1)
-    ),
-    "votes: true labels": Variant(label=lambda votes, y, start: one_hot(y, votes.shape[1])),
+    "votes: argmax of each frame": Variant(lambda v: (one_hot(v.said.argmax(axis=1), v.said.shape[1]), None)),
+    "votes: by the segment's shares, without order": Variant(by_chain(starts=(0.0,), carry=False)),
+    "votes: the chain from a stay of 0.95 alone": Variant(by_chain(starts=(0.95,))),
+    "votes: nothing carried from segment to segment": Variant(by_chain(carry=False)),
+    "votes: frames taken as independent": Variant(by_chain(alike=1)),
+    "votes: softened 4 times": Variant(by_chain(alike=4)),
+    "votes: of the pre-trained model alone": Variant(by_chain(network=True)),
+    "votes: true labels": Variant(lambda v: (one_hot(v.y, v.said.shape[1]), None)),
     "solution: classes as they come": Variant(solve=as_they_come),
     "answer: one share for all classes": Variant(share=share_of_all),
     "answer: equal shares of both models": Variant(share=fixed(0.5)),
@@ -144,19 +171,23 @@ def ablate(
     represented = {name: (*_represent(engine, images, how), images.labels) for name, images in tests.items()}
     labels = {variant.label for variant in VARIANTS.values()}
     learned, right = dict.fromkeys(labels, start.statistics), dict.fromkeys(labels, 0)
+    scenes: dict[Callable[[Votes], Labelled], Floats | None] = dict.fromkeys(labels)
+    first = solve(start.statistics), share(start.statistics, start)
     for number in range(count):
         begin = number * segment
         y = stream.labels[order[begin : begin + segment]]
-        phi, votes = engine.represent(normalise(seen(stream, order, begin, segment, spec, weather), how))
+        phi, logits = engine.represent(normalise(seen(stream, order, begin, segment, spec, weather), how))
+        said = mixed(*first, phi, logits, start) / np.float32(start.mixed_temperature)
+        network = log_softmax(logits / np.float32(start.network_temperature))
         for label in labels:
-            t = label(votes, y, start)
+            t, scenes[label] = label(Votes(said, network, y, scenes[label]))
             learned[label] = add(learned[label], phi, t)
             right[label] += int(np.count_nonzero(t.argmax(axis=1) == y))
         progress(f"seed {config.seed}, segments", number + 1, count)
     found = []
 
     def accuracies(variant: Variant, known: Statistics, tests: Iterable[str]) -> dict[str, float]:
-        w, s, found = variant.solve(known), variant.share(known, start.statistics), {}
+        w, s, found = variant.solve(known), variant.share(known, start), {}
         for test in tests:
             phi, votes, y = represented[test]
             found[test] = float(np.mean(mixed(w, s, phi, votes, start).argmax(axis=1) == y))

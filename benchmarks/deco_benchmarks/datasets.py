@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from deco_export.data import Images, digits, pick
+from deco_export.takes import find_takes
 from deco_runtime import folder
 from deco_runtime.errors import DataError, UsageError
 from deco_runtime.preprocess import resize
@@ -23,10 +24,16 @@ TEST_SHARE = 0.1
 class Photos(Images):
     """Images of a folder. files: those they were read from, <class>/<image>."""
 
-    files: tuple[Path, ...]
+    files: tuple[Path, ...] = ()
 
     def __getitem__(self, index: Ints) -> Photos:
-        return Photos(self.pixels[index], self.labels[index], tuple(self.files[i] for i in index))
+        files = tuple(self.files[i] for i in index)
+        return Photos(self.pixels[index], self.labels[index], self.takes[index], files)
+
+    def with_takes(self) -> Photos:
+        """The same images with their takes found, as deco-export finds them."""
+        names = [file.name for file in self.files]
+        return replace(self, takes=find_takes(names, self.labels, self.pixels))
 
 
 @dataclass(frozen=True)
@@ -153,4 +160,4 @@ def _read(listed: folder.ImageFolder, size: int) -> Photos:
         if image is None:
             raise DataError(f"expected an image that OpenCV can read, but {file} is not; replace or remove it")
         pixels[number] = resize(image, size)
-    return Photos(pixels, np.asarray(listed.labels, np.int64), listed.files)
+    return Photos(pixels, np.asarray(listed.labels, np.int64), files=listed.files)

@@ -20,17 +20,17 @@ import numpy as np
 from deco_export.data import Images
 from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.deco_plus import DecoPlus
 from deco_runtime.engine import Engine, engines, open_engine
 from deco_runtime.errors import UsageError
 from deco_runtime.folder import fingerprint, list_folder, read_image, split_folder
-from deco_runtime.guard import Bools
 from deco_runtime.prepare import new_learner, open_guard
 from deco_runtime.preprocess import Preprocessing, normalise, resize
 from deco_runtime.recipe import RECIPES, Recipe, named, override
 from deco_runtime.scoring import Scorer
 from deco_runtime.sources.images import stc_order
 from deco_runtime.terminal import exit_with, progress_bars
-from deco_runtime.types import Floats, Ints, Pixels, Segment
+from deco_runtime.types import Bools, Floats, Ints, Pixels, Segment
 from deco_runtime.vote import pseudo_label
 
 STREAMS = ("one-class", "noise", "unknown", "mirrored")
@@ -116,7 +116,7 @@ def main(
             for guarded in (False, True):
                 what = f"{name}, {'guarded' if guarded else 'not guarded'}"
                 frames = _frames(name, images, bundle, recipe, segments, np.random.default_rng(seed))
-                learner = new_learner(bundle, Mirroring(runs_on), recipe, seed)
+                learner = _new_learner(bundle, runs_on, recipe, seed)
                 if guarded:
                     learner.guard, _ = open_guard(bundle, learner)
                 found = _learn(learner, frames, bundle.preprocessing, scorer, segments, partial(progress, what))
@@ -129,20 +129,22 @@ def main(
                 out.write_text(json.dumps(report, indent=1) + "\n")
 
 
-class Mirroring:
-    """An engine whose votes for `deco+`, which it makes itself, can be mirrored: those of the frames `mirrored`."""
+class Mirroring(DecoPlus):
+    """`deco+` whose votes can be mirrored: those of the frames `mirrored`, (n,) of the segment at hand."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.mirrored: Bools | None = None
+    mirrored: Bools | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
+    def likelihood(self, phi: Floats, logits: Floats) -> Floats:
+        """As `DecoPlus` has it, classes mirrored."""
+        p = super().likelihood(phi, logits)
+        return p if self.mirrored is None else np.where(self.mirrored[:, None], p[:, ::-1], p)
 
-    def represent(self, x: Floats) -> tuple[Floats, Floats]:
-        """As the engine does, votes mirrored."""
-        phi, votes = self._engine.represent(x)
-        return phi, votes if self.mirrored is None else np.where(self.mirrored[:, None], votes[:, ::-1], votes)
+
+def _new_learner(bundle: Bundle, engine: Engine, recipe: Recipe, seed: int) -> BaseLearner:
+    """As deco-run makes it, but with votes that can be mirrored."""
+    if recipe.method == "regression":
+        return Mirroring(engine, bundle.regression(), len(bundle.classes), recipe, np.random.default_rng(seed))
+    return new_learner(bundle, engine, recipe, seed)
 
 
 def _read(
@@ -203,7 +205,6 @@ def _learn(
     verdicts."""
     started, curve, verdicts, kept = time.monotonic(), [], [], []
     active = np.zeros(learner.classes, np.int64)
-    assert isinstance(learner.engine, Mirroring)
     scored, accuracy = learner.model, scorer.accuracy(learner.predict)
     before = accuracy
     for number, (pixels, labels, mirrored) in enumerate(frames, 1):
@@ -211,9 +212,9 @@ def _learn(
         pseudo, confidence = pseudo_label(learner.predict(x))
         if mirrored is not None:
             pseudo = np.where(mirrored, learner.classes - 1 - pseudo, pseudo)
-        learner.engine.mirrored = mirrored
+        if isinstance(learner, Mirroring):
+            learner.mirrored = mirrored
         done = learner.learn(Segment(x, pseudo, confidence, labels))
-        learner.engine.mirrored = None
         kept.append(done.kept)
         active[done.active] += 1
         if learner.retrain_due:

@@ -89,6 +89,8 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
             engine=engine if engine in known and known[engine].PRECISION == "fp32" else "portable",
         )
         labelled, _, _ = split(dataset, config)
+        if isinstance(labelled, Photos):
+            labelled = labelled.with_takes()
         kept, held = hold_out(labelled, VALIDATION_SHARE, np.random.default_rng(config.seed), least=1)
         export(options, progress, Data(dataset.classes, kept, held, trained_on=()))
     return path

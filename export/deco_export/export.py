@@ -19,18 +19,24 @@ from deco_runtime.bundle_files import ENDING, pack
 from deco_runtime.engine import EXACT, REPRESENTATION, Engine, check_runtime, engines
 from deco_runtime.errors import DecoError, ExportError, RuntimeMissingError, UsageError
 from deco_runtime.golden import relative_error
+from deco_runtime.guard import smallest_harm
 from deco_runtime.manifest import write_manifest
 from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.recipe import named
 from deco_runtime.regression import scores, solve
+from deco_runtime.types import Ints
 
-from deco_export import data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
+from deco_export import calibrate, data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
 from deco_export.initial_buffer import check_enough, initial_buffer
 from deco_export.initialisers import parameters as measure_parameters
 from deco_export.onnx_graph import IR_VERSION, OPSET
 
 GUARD_IMAGES, GUARD_BYTES = 500, 16_000_000
 """At most so many held-out images go along for the guard, and as many bytes of pixels: 106 images at 224 pixels."""
+
+SMALL_HARM = 0.05
+"""Loss of the answers that a guard should see; a note tells of one that does not."""
+BATCH = 64
 
 IPC = {"condensation": 10, "regression": 0}
 """Condensed images per class, by the method of the recipe."""
@@ -122,7 +128,7 @@ def _load(options: Options, progress: Progress) -> data.Data:
 
 
 def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Data) -> Exported:
-    size, recipe, notes = options.image_size, named(options.recipe), []
+    size, recipe, notes = options.image_size, named(options.recipe), loaded.notes()
     if loaded.skipped:
         notes.append(loaded.skipped)
     ipc = options.ipc if options.ipc is not None else IPC[recipe.method]
@@ -186,13 +192,16 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         np.random.default_rng(options.seed),
     )
     onnx.save_model(regression.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
-    votes_t, answers_t = _temperatures(engine, solve(regression.statistics), *held)
+    found = _calibration(engine, solve(regression.statistics), held, loaded.validation.takes)
+    notes += found.notes
     np.savez(
         directory / "regression.npz",
         a=regression.statistics.a,
         b=regression.statistics.b,
-        vote_temperature=np.float32(votes_t),
-        answer_temperature=np.float32(answers_t),
+        network_temperature=np.float32(found.network_temperature),
+        regression_temperature=np.float32(found.regression_temperature),
+        mixed_temperature=np.float32(found.mixed_temperature),
+        worth=np.float32(found.worth),
     )
     progress("fitting the regression of deco+", 1, 1)
 
@@ -216,7 +225,8 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     np.savez(directory / "golden.npz", **golden)  # type: ignore[arg-type]
     guard = guard_images(loaded.validation)
     if len(guard):
-        np.savez_compressed(directory / "guard.npz", pixels=guard.pixels, labels=guard.labels)
+        np.savez_compressed(directory / "guard.npz", pixels=guard.pixels, labels=guard.labels, takes=guard.takes)
+        notes += _what_the_guard_sees(len(np.unique(guard.takes)))
     else:
         notes.append("made without images for the guard of updates: none were held out, so raise --val or --labelled")
     (directory / "trained_on.txt").write_text("\n".join(loaded.trained_on) + "\n", "ascii")
@@ -297,12 +307,28 @@ def _check_inference(file: Path, golden: verify.Values) -> None:
         )
 
 
-def _temperatures(engine: Engine, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Those of the votes and of the regression's values W (D + 1, K), on held-out images; 1 without any."""
+def _calibration(engine: Engine, w: np.ndarray, held: representation.Labelled, takes: Ints) -> calibrate.Calibration:
+    """Of both models, the regression W (D + 1, K), on held-out images, of which there may be none."""
+    x, y = held
     if not len(y):
-        return 1.0, 1.0
-    phi, votes = engine.represent(x)
-    return pretrain.temperature(votes, y), pretrain.temperature(scores(w, phi), y)
+        nothing = np.zeros((0, w.shape[1]), np.float32)
+        return calibrate.calibrate(nothing, nothing, y, takes)
+    parts = [engine.represent(x[i : i + BATCH]) for i in range(0, len(x), BATCH)]
+    phi, logits = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return calibrate.calibrate(logits, scores(w, phi), y, takes)
+
+
+def _what_the_guard_sees(takes: int) -> list[str]:
+    """A note where the guard has so few takes that only large harm can be seen."""
+    harm = smallest_harm(takes)
+    if harm is None:
+        return [
+            f"the guard of updates has {takes} takes, too few to tell harm from chance: it rejects what is not finite, "
+            "blind trust and collapse; label more takes, or raise --val"
+        ]
+    return [f"the guard of updates has {takes} takes: it sees a loss of {harm:.0%} of the answers or more"] * (
+        harm > SMALL_HARM
+    )
 
 
 def _golden_of(graph: onnx.ModelProto, model: torch.nn.Module, x: np.ndarray, mirrored: bool) -> verify.Values:
@@ -322,15 +348,19 @@ def _labelled(images: data.Images, how: Preprocessing) -> representation.Labelle
 
 
 def guard_images(held: data.Images) -> data.Images:
-    """Held-out images, class by class in turn, as many as GUARD_IMAGES and GUARD_BYTES allow.
+    """Held-out images, as many as GUARD_IMAGES and GUARD_BYTES allow: one of every take of every class in turn.
 
     Never one that was trained on: the model knows those, so it could only lose on them.
     """
-    rank = np.zeros(len(held), np.int64)
+    turn = np.zeros((2, len(held)), np.int64)  # of an image within its take, of a take within its class
     for c in np.unique(held.labels):
-        rank[held.labels == c] = np.arange(np.count_nonzero(held.labels == c))
+        of_class = np.flatnonzero(held.labels == c)
+        _, take = np.unique(held.takes[of_class], return_inverse=True)
+        turn[1, of_class] = take
+        for number in range(take.max() + 1):
+            turn[0, of_class[take == number]] = np.arange(np.count_nonzero(take == number))
     most = min(GUARD_IMAGES, GUARD_BYTES // held.pixels[0].nbytes) if len(held) else 0
-    return held[np.sort(np.argsort(rank, kind="stable")[:most])]
+    return held[np.sort(np.lexsort((turn[1], turn[0]))[:most])]
 
 
 def _write_demo(directory: Path, stream: data.Images, test: data.Images) -> None:

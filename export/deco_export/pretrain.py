@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.scoring import answers
-from deco_runtime.types import Floats, Ints
 from torch import nn
 
+from deco_export.augment import mirrored, shifted, varied
 from deco_export.data import Images
 
 BATCH = 64
@@ -24,8 +24,8 @@ EPOCHS = 30
 LEAST_STEPS = 600
 LONGER = 2
 """Times as many epochs with augmentation: no image comes twice in the same place, so there is more to learn."""
-SHIFT = 8
-"""An augmented image is shifted by up to a SHIFT-th of its side each way; what comes in is reflected."""
+FRAMES = 4
+"""Labelled frames of a take from which on they are taken for recordings."""
 UNMIRRORED = 0.25
 """Part of the epochs for which images are not mirrored, so that the model can say whether they may be."""
 AS_GOOD = 0.9
@@ -53,21 +53,6 @@ def accuracy(model: nn.Module, images: Images, how: Preprocessing) -> float | No
     return float(np.mean(found == images.labels))
 
 
-TEMPERATURES = np.geomspace(0.01, 10.0, 121)
-"""Tried. A model that has fitted its training images is about twice as sure of others as it should be; a regression's
-values, mostly between 0 and 1, take a tenth."""
-
-
-def temperature(logits: Floats, y: Ints) -> float:
-    """T for which softmax(logits / T), logits (n, K), gives held-out labels y (n,) the highest likelihood (Guo et al.
-    2017); 1 without any."""
-    if not len(y):
-        return 1.0
-    wide = torch.from_numpy(logits).double()
-    losses = [float(nn.functional.cross_entropy(wide / t, torch.from_numpy(y))) for t in TEMPERATURES]
-    return float(TEMPERATURES[int(np.argmin(losses))])
-
-
 def mirrors(model: nn.Module, held: Images, how: Preprocessing) -> bool:
     """Whether a mirrored image shows the same class: a photograph does, a digit does not.
 
@@ -78,20 +63,9 @@ def mirrors(model: nn.Module, held: Images, how: Preprocessing) -> bool:
     return straight is not None and turned is not None and turned >= AS_GOOD * straight > 0
 
 
-def shifted(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Images x (N, C, H, W), each shifted by its own up to a SHIFT-th of the side."""
-    most = x.shape[-1] // SHIFT
-    wide = nn.functional.pad(x, (most,) * 4, mode="reflect")
-    down, right = (torch.from_numpy(rng.integers(0, 2 * most + 1, (len(x), 1))) for _ in range(2))
-    across = torch.arange(x.shape[-1])
-    rows, columns = (down + across)[:, None, :, None], (right + across)[:, None, None, :]
-    return wide[torch.arange(len(x))[:, None, None, None], torch.arange(x.shape[1])[None, :, None, None], rows, columns]
-
-
-def mirrored(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Images x (N, C, H, W), about half of them mirrored."""
-    chosen = torch.from_numpy(rng.random(len(x)) < 0.5)
-    return torch.where(chosen[:, None, None, None], x.flip(-1), x)
+def recorded(images: Images) -> bool:
+    """Whether the images are frames of few takes, FRAMES or more each on average, and no photographs."""
+    return FRAMES * len(np.unique(images.takes)) <= len(images)
 
 
 def pretrain(
@@ -106,10 +80,11 @@ def pretrain(
 ) -> bool:
     """Train in place: SGD with momentum, cosine rate after a short warm-up, cross-entropy. Returns `mirrors`.
 
-    augment: images are shifted at random and, where `mirrors` says so by the held-out ones, mirrored.
+    augment: images are shifted at random or, where they were `recorded`, varied more; and mirrored, where `mirrors`
+    says so by the held-out ones.
     tick: called after each epoch with (epochs done, mean loss). Deterministic in `seed` on one machine.
     """
-    mirror = None
+    mirror, changed = None, varied if recorded(images) else shifted
     rng, decay = np.random.default_rng(seed), DECAY_AUGMENTED if augment else WEIGHT_DECAY
     steps_per_epoch = -(-len(images) // BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=decay)
@@ -130,7 +105,7 @@ def pretrain(
         for batch in np.array_split(order, steps_per_epoch):
             x = torch.from_numpy(normalise(images.pixels[batch], how))
             if augment:
-                x = shifted(x, rng)
+                x = changed(x, rng)
             if mirror:
                 x = mirrored(x, rng)
             loss = nn.functional.cross_entropy(model(x), torch.from_numpy(images.labels[batch]))

@@ -19,8 +19,8 @@ from deco_runtime.types import Floats, Ints
 from deco_runtime.vote import targets
 from onnx import TensorProto, helper
 
+from deco_export.augment import shifted
 from deco_export.forward import Forward
-from deco_export.pretrain import shifted
 
 GRID = 4
 """A layer's map is averaged to at most this many positions each way."""

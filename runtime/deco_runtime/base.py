@@ -66,6 +66,9 @@ class BaseLearner(ABC):
     model: flat float32, what `fit` gives. `learn` and `retrain` either finish or, when `check` raises, leave everything
     as it was. A reader in another thread may `predict` at any time: a new model is published by swapping one reference.
 
+    scene: what the stream showed at the end of the last segment, (S,) float32, where the learner goes by the order of
+    frames and nothing has interrupted the stream since; else None.
+
     guard: judges every update before it is published, and sends the memory back too when it rejects one; None, as in
     the paper, publishes all that are finite.
     """
@@ -74,6 +77,8 @@ class BaseLearner(ABC):
     """What `learn` does between two calls of `check`, and how often in a segment."""
     fit_steps: tuple[str, int]
     """The same of `retrain`."""
+    states = 0
+    """S, length of `scene`."""
 
     def __init__(
         self, engine: Engine, model: Floats, memory: Memory, classes: int, recipe: Recipe, rng: np.random.Generator
@@ -82,6 +87,7 @@ class BaseLearner(ABC):
         self.model, self.memory, self.rng = model, memory, rng
         self.segments = self.since_retrain = self.retrains = self.dropped = 0
         self.guard: Guard | None = None
+        self.scene: Floats | None = None
 
     @abstractmethod
     def answer(self, model: Floats, x: Floats) -> Floats:
@@ -111,6 +117,7 @@ class BaseLearner(ABC):
         """Take in one segment, unless the guard pauses learning."""
         started = time.monotonic()
         if self.guard is not None and self.guard.pass_over():
+            self.scene = None
             self.segments += 1
             return SegmentReport([], 0.0, None, [], None, 0, time.monotonic() - started)
         before = self.rng.bit_generator.state

@@ -7,9 +7,9 @@
     ort_training/     the same gradients and ONNX Runtime's training artifacts (if exported with that package)
     weights.npy       θ_0 (P,) float32
     buffer.npz        x_syn (n, C, H, W) float32, y_syn (n,) int64 (if any were condensed: `deco+` needs none)
-    guard.npz         pixels (g, size, size, 3) uint8 B, G, R and labels (g,) int64: labelled images that the model was
-                      not trained on, for the guard of updates (if there were any)
-    regression.npz    what `deco+` starts from: a, b, vote_temperature, answer_temperature, see `Start`
+    guard.npz         pixels (g, size, size, 3) uint8 B, G, R, labels (g,) and takes (g,) int64: labelled images that
+                      the model was not trained on, for the guard of updates (if there were any)
+    regression.npz    what `deco+` starts from: a, b, worth and three temperatures, see `Start`
     golden.npz        inputs and torch's outputs of every graph
     trained_on.txt    fingerprints of the images used in training, one per line
     demo/             only in a bundle that carries its own stream: stream.avi, labels.npy, test.npz
@@ -79,10 +79,13 @@ class Bundle(Manifest):
         a = self._array(name, "a", np.float32, (len(b) * (len(b) + 1) // 2,))
         if len(b) < 2:
             raise self._broken(name, "statistics of at least one value")
-        votes, answers = (float(self._array(name, f"{of}_temperature", np.float32, ())) for of in ("vote", "answer"))
-        if min(votes, answers) <= 0:
+        keys = ("network_temperature", "regression_temperature", "mixed_temperature", "worth")
+        network, regression, both, worth = (float(self._array(name, key, np.float32, ())) for key in keys)
+        if min(network, regression, both) <= 0:
             raise self._broken(name, "temperatures above 0")
-        return Start(Statistics(a, b), votes, answers)
+        if not 0 <= worth <= 1:
+            raise self._broken(name, "a worth from 0 to 1")
+        return Start(Statistics(a, b), network, regression, both, worth)
 
     def labelled_pixels(self, name: str) -> tuple[Pixels, Ints]:
         """`guard.npz` or `demo/test.npz`: pixels (g, size, size, 3) uint8 and labels (g,) int64."""
@@ -99,6 +102,11 @@ class Bundle(Manifest):
     def guard_images(self) -> int:
         """g, 0 without guard.npz."""
         return len(self._array("guard.npz", "labels", np.int64, (None,))) if "guard.npz" in self.files else 0
+
+    def guard_takes(self) -> Ints:
+        """Which of the guard images were recorded in one go: (g,) int64, the same number for these."""
+        takes: Ints = self._array("guard.npz", "takes", np.int64, (self.guard_images,))
+        return takes
 
     def demo_labels(self) -> Ints:
         """True classes of the frames of demo/stream.avi, for scoring only."""

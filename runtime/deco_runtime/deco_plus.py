@@ -1,7 +1,7 @@
-"""`deco+`: a segment's class shares decide what its frames are, and a regression takes each of them in once.
+"""`deco+`: a model of the stream says what its frames are, and a regression takes each of them in once.
 
 represent   φ and the logits of the pre-trained model, which stays as it is
-posterior   the votes: which classes the segment holds, and so what each frame shows
+decode      the votes: what each frame shows, by what the bundle starts with and by the order of the frames
 add         their statistics, which forget nothing
 solve       W; the deployed model answers with it and with the pre-trained one
 """
@@ -13,11 +13,12 @@ from collections.abc import Callable
 import numpy as np
 
 from deco_runtime.base import BaseLearner, SegmentReport, seen_once
+from deco_runtime.chain import ALIKE, decode
 from deco_runtime.engine import Engine
 from deco_runtime.recipe import Recipe
 from deco_runtime.regression import Start, Statistics, add, mixed, share, solve
 from deco_runtime.types import Batches, Check, Floats, Segment
-from deco_runtime.vote import ALIKE, posterior, softmax
+from deco_runtime.vote import softmax
 
 SHARE = 0.1
 """Part of a segment from which a class is reported as active."""
@@ -27,9 +28,10 @@ class DecoPlus(BaseLearner):
     """The model is W (D + 1, K) with its shares s (K,) below, flat; the memory are the statistics of every frame."""
 
     def __init__(self, engine: Engine, start: Start, classes: int, recipe: Recipe, rng: np.random.Generator) -> None:
-        super().__init__(engine, _model(start.statistics, start), start.statistics, classes, recipe, rng)
+        self._voter = _model(start.statistics, start)
+        super().__init__(engine, self._voter, start.statistics, classes, recipe, rng)
         self.steps, self.fit_steps = ("adding up the segment", 1), ("solving the regression", 1)
-        self._start = start
+        self._start, self.states = start, classes
 
     @property
     def statistics(self) -> Statistics:
@@ -40,30 +42,41 @@ class DecoPlus(BaseLearner):
     def answer(self, model: Floats, x: Floats) -> Floats:
         return self._read(model, *self.engine.represent(x))
 
-    def _read(self, model: Floats, phi: Floats, votes: Floats) -> Floats:
+    def _read(self, model: Floats, phi: Floats, logits: Floats) -> Floats:
         """Logits (n, K) for φ (n, D) and the pre-trained model's (n, K): a mean of both, each as sure as it is right.
 
-        The regression starts from few images and is then the weaker of the two; in the end it is the stronger, and
-        counts more, see `share`.
+        The share of the regression begins with its worth on held-out images, and grows with what it has seen, see
+        `share`.
         """
         rows = model.reshape(-1, self.classes)
-        return mixed(rows[:-1], rows[-1], phi, votes, self._start)
+        return mixed(rows[:-1], rows[-1], phi, logits, self._start)
 
     def answers_on(self, images: Batches) -> Callable[[Floats, Check], Floats]:
         """As in `BaseLearner`, but the images are represented once: only W changes."""
         return seen_once(images, self.engine.represent, self._read)
 
+    def likelihood(self, phi: Floats, logits: Floats) -> Floats:
+        """What the votes are made of, (n, K) float32: how likely each class makes a frame, up to a factor.
+
+        By the answer that the bundle starts with, never by what follows the stream: a model that votes for itself
+        drifts to the classes it saw last.
+        """
+        said = self._read(self._voter, phi, logits)
+        return softmax(said / np.float32(ALIKE * self._start.mixed_temperature))
+
     def take_in(self, segment: Segment, check: Check) -> tuple[Statistics, SegmentReport]:
         """Every frame counts, shared among the classes by its posterior."""
         check()
-        phi, votes = self.engine.represent(segment.x)
-        shares, t = posterior(softmax(votes / np.float32(ALIKE * self._start.vote_temperature)))
+        phi, logits = self.engine.represent(segment.x)
+        decoded = decode(self.likelihood(phi, logits), self.scene, segment.cut)
+        t = decoded.posterior
         found = add(self.statistics, phi, t)
         fine = bool(np.isfinite(found.a).all() and np.isfinite(found.b).all())
-        known = segment.labels
-        right = float(np.mean(known == t.argmax(axis=1))) if len(known) and (known >= 0).all() else None
+        self.scene = decoded.last if fine else None
+        known = segment.labels >= 0
+        right = float(np.mean(segment.labels[known] == t.argmax(axis=1)[known])) if known.any() else None
         return found if fine else self.statistics, SegmentReport(
-            np.flatnonzero(shares > SHARE).tolist(),
+            np.flatnonzero(t.mean(axis=0) > SHARE).tolist(),
             1.0 if fine else 0.0,
             right,
             [],
@@ -77,4 +90,4 @@ class DecoPlus(BaseLearner):
 
 
 def _model(statistics: Statistics, start: Start) -> Floats:
-    return np.vstack([solve(statistics), share(statistics, start.statistics)]).ravel()
+    return np.vstack([solve(statistics), share(statistics, start)]).ravel()

@@ -1,8 +1,11 @@
 """The guard: an update of the deployed model is scored before it is published, so that none does harm.
 
-    compared, sign_test       two models on the same images: answers lost and gained, and whether that is chance
-    costs, worse              the two rules made of them
-    Guard                     judges an update, and keeps what to go back to
+    compared, sign_test   two models on the same takes: takes lost and gained, and whether that is chance
+    worse                 the rule made of them
+    smallest_harm         what this rule can see, by the number of takes
+    Guard                 judges an update, and keeps what to go back to
+
+Frames of one take are right or wrong together, so the sample are takes, not images; a single image is a take of one.
 
 A device left alone for a year sees thousands of updates, from streams that nobody looked at: one class for weeks, a
 covered lens, things of no known class. docs/algorithm.md argues the rules. numpy only; the engine is passed in.
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import comb, sqrt
+from math import ceil, comb, log2
 from typing import Any
 
 import numpy as np
@@ -20,16 +23,15 @@ import numpy.typing as npt
 
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.regression import Statistics
-from deco_runtime.types import Check, Floats, Ints
+from deco_runtime.types import Bools, Check, Floats, Ints
 
-Bools = npt.NDArray[np.bool_]
+Doubles = npt.NDArray[np.float64]
 
 MARGIN = 0.01
-"""Share of the guard images, or of the buffer's, that an update may lose."""
-CHANCE = 0.05
-"""Probability of chance below which a difference counts as real, one-sided."""
-Z = 1.645
-"""Standard errors that a one-sided 95 % limit lies away."""
+"""Share of the guard's answers, or of the buffer's, that an update may lose."""
+CHANCE, CHANCE_OF_A_CLASS = 0.035, 0.01
+"""Probability of chance below which a loss of answers counts as real, one-sided: in all, and over the single classes
+together. Of updates that change nothing, so at least 95 in 100 are accepted."""
 FEWER = 0.5
 """Part of the effective number of classes answered at which a model counts as collapsed."""
 SURER = 0.25
@@ -59,11 +61,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Labelled:
-    """The guard images: their logits (g, K) under a model, given a check to call between batches; labels (g,); and the
-    classes' names."""
+    """The guard images: their logits (g, K) under a model, given a check to call between batches; labels (g,); the
+    take of each (g,), any numbers; and the classes' names."""
 
     logits: Callable[[Floats, Check], Floats]
     labels: Ints
+    takes: Ints
     classes: tuple[str, ...]
 
 
@@ -129,7 +132,9 @@ class Guard:
                 _on_labelled(right, before, best, self._labelled, scores),
                 _sure(doubt_per_error(images, right), doubt_per_error(reference, before), scores),
             ]
-            best = right if right.sum() >= best.sum() else best
+            # The luckiest of many updates would be no fair measure of the next one.
+            lost, gained = compared(*by_take(self._labelled.takes, best, right))
+            best = right if sign_test(gained, lost) < CHANCE else best
         if new is not None and old is not None:
             reasons.append(_on_buffer(new[0], old[0], new[1], scores))
         reasons.append(_collapsed(images, reference, scores))
@@ -158,13 +163,20 @@ class Guard:
         return True
 
 
-def compared(before: Bools, after: Bools) -> tuple[int, int]:
-    """Answers (g,) right before and wrong after, and the reverse: lost, gained."""
-    return int(np.count_nonzero(before & ~after)), int(np.count_nonzero(after & ~before))
+def by_take(takes: Ints, *right: Bools) -> tuple[Doubles, ...]:
+    """The share of each take's images (m,) that is right, for each of `right` (g,); takes: (g,)."""
+    _, of = np.unique(takes, return_inverse=True)
+    size = np.bincount(of)
+    return tuple(np.bincount(of, weights=each) / size for each in right)
+
+
+def compared(before: Doubles, after: Doubles) -> tuple[int, int]:
+    """Takes (m,) of which fewer images are right than before, and of which more are: lost, gained."""
+    return int(np.count_nonzero(after < before)), int(np.count_nonzero(after > before))
 
 
 def sign_test(lost: int, gained: int) -> float:
-    """Chance that at least `lost` of the changed answers are losses if neither is likelier (exact McNemar test)."""
+    """Chance that at least `lost` of the changed takes are losses if neither is likelier (exact McNemar test)."""
     changed = lost + gained
     ways = total = comb(changed, lost)
     for k in range(lost, changed):
@@ -174,18 +186,16 @@ def sign_test(lost: int, gained: int) -> float:
     return chance
 
 
-def costs(lost: int, gained: int, n: int) -> bool:
-    """More is lost than gained, and one cannot be sure (95 %) that it is less than MARGIN of the n images.
-
-    The variance of the paired difference lost − gained is at most lost + gained.
-    """
-    net = lost - gained
-    return net > 0 and net + Z * sqrt(lost + gained) > MARGIN * n
+def worse(before: Doubles, after: Doubles) -> bool:
+    """More than MARGIN of the answers is lost, each take (m,) counting alike, and not by chance."""
+    return float((before - after).mean()) > MARGIN and sign_test(*compared(before, after)) < CHANCE
 
 
-def worse(lost: int, gained: int, n: int) -> bool:
-    """More than MARGIN of the n images is lost, and not by chance."""
-    return lost - gained > MARGIN * n and sign_test(lost, gained) < CHANCE
+def smallest_harm(takes: int) -> float | None:
+    """Smallest share of the answers that an update cannot lose unseen, if all it changes is for the worse; None where
+    so few takes show no loss at all."""
+    seen = ceil(log2(1 / CHANCE))
+    return max(MARGIN, seen / takes) if takes >= seen else None
 
 
 def effective_classes(answers: Ints, classes: int) -> float:
@@ -205,32 +215,34 @@ def doubt_per_error(logits: Floats, right: Bools) -> float:
 
 def _on_labelled(right: Bools, before: Bools, best: Bools, given: Labelled, scores: dict[str, Any]) -> str | None:
     """Guard images (g,) answered right, against the bundle's model in all and per class, and against the best model."""
-    n, classes = len(right), len(given.classes)
-    lost, gained = compared(before, right)
-    lost_best, gained_best = compared(best, right)
-    lost_of, gained_of = (
-        np.bincount(given.labels[part], minlength=classes) for part in (before & ~right, right & ~before)
-    )
-    chances = [sign_test(int(a), int(b)) for a, b in zip(lost_of, gained_of, strict=True)]
+    now, first, top = by_take(given.takes, right, before, best)
+    number, where = np.unique(given.takes, return_index=True)
+    takes, of_class = len(number), given.labels[where]
+    lost, gained = compared(first, now)
+    lost_best, gained_best = compared(top, now)
+    per_class = [compared(first[of_class == c], now[of_class == c]) for c in range(len(given.classes))]
+    chances = [sign_test(*each) for each in per_class]
     worst = int(np.argmin(chances))
+    name, (lost_worst, gained_worst) = given.classes[worst], per_class[worst]
     scores |= {
-        "images": n,
+        "images": len(right),
+        "takes": takes,
         "accuracy": float(right.mean()),
         "frozen_accuracy": float(before.mean()),
         "best_accuracy": float(best.mean()),
         "lost": lost,
         "gained": gained,
-        "worst_class": given.classes[worst],
-        "worst_class_lost": int(lost_of[worst] - gained_of[worst]),
+        "worst_class": name,
+        "worst_class_lost": lost_worst - gained_worst,
     }
-    if costs(lost, gained, n):
-        return f"loses {lost} and gains {gained} of {n} guard images against the bundle's model"
-    if worse(lost_best, gained_best, n):
-        return f"loses {lost_best} and gains {gained_best} of {n} guard images against the best model so far"
-    if chances[worst] < CHANCE / classes:
-        of = int(np.count_nonzero(given.labels == worst))
-        name = given.classes[worst]
-        return f"loses {lost_of[worst]} and gains {gained_of[worst]} of {of} guard images of {name!r}"
+    what = "images" if takes == len(right) else "takes"
+    if worse(first, now):
+        return f"loses {lost} and gains {gained} of {takes} guard {what} against the bundle's model"
+    if worse(top, now):
+        return f"loses {lost_best} and gains {gained_best} of {takes} guard {what} against the best model so far"
+    if chances[worst] < CHANCE_OF_A_CLASS / len(given.classes):
+        of = np.count_nonzero(of_class == worst)
+        return f"loses {lost_worst} and gains {gained_worst} of {of} guard {what} of {name!r}"
     return None
 
 
@@ -244,10 +256,10 @@ def _sure(doubt: float, before: float, scores: dict[str, Any]) -> str | None:
 
 def _on_buffer(new: Floats, old: Floats, y: Ints, scores: dict[str, Any]) -> str | None:
     """The buffer's images taken for what they stand for. Some never were, so only a drop from the accepted θ counts."""
-    right, before = new.argmax(axis=1) == y, old.argmax(axis=1) == y
+    right, before = ((each.argmax(axis=1) == y).astype(np.float64) for each in (new, old))
     lost, gained = compared(before, right)
     scores |= {"buffer_right": float(right.mean()), "accepted_buffer_right": float(before.mean())}
-    if worse(lost, gained, len(y)):
+    if worse(before, right):
         return f"loses {lost} and gains {gained} of the buffer's {len(y)} images"
     return None
 

@@ -14,7 +14,7 @@ from deco_runtime.initialise import KINDS, Parameter
 from deco_runtime.preprocess import Preprocessing
 from deco_runtime.recipe import Recipe
 
-SCHEMA = 1
+SCHEMA = 2
 LARGEST_SIDE = 1024
 """Pixels; what deco-export allows too. It decides how much memory a segment takes."""
 

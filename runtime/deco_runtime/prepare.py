@@ -120,6 +120,8 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     if restored and not source.live and restored.source == source.name and restored.position:
         skip = restored.position
         view.line(f"goes on with {source.name} at frame {skip}")
+    if learner is not None and not skip:
+        learner.scene = None  # another stream, or the same one after a while
     if learner is not None and learner.guard is not None and restored is not None and restored.guard is None:
         _vet(learner, learner.guard, events, view)
     run = Run(
@@ -158,7 +160,7 @@ def open_guard(bundle: Bundle, learner: BaseLearner) -> tuple[Guard, str | None]
     if "guard.npz" in bundle.files:
         pixels, labels = bundle.labelled_pixels("guard.npz")
         images = partial(normalised, pixels, bundle.preprocessing)
-        labelled = Labelled(learner.answers_on(images), labels, bundle.classes)
+        labelled = Labelled(learner.answers_on(images), labels, bundle.guard_takes(), bundle.classes)
     else:
         note = (
             "the bundle holds no labelled images for the guard, so updates are only checked for numbers that are not "

@@ -45,25 +45,30 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Start:
-    """What `deco+` starts from: the statistics of the labelled images, and two temperatures from held-out ones.
+    """What `deco+` starts from: the statistics of the labelled images, and what held-out ones say of both models.
 
-    softmax(logits / T) of the pre-trained model is as sure as it is right with vote_temperature, and so is that of the
-    regression's values with answer_temperature.
+    softmax(logits / T) of the pre-trained model is as sure as it is right with network_temperature, and so is that of
+    the regression's values with regression_temperature, and of what both say, see `mixed`, with mixed_temperature.
+    worth: the regression's share in that, 0 … 1, with which both are best.
     """
 
     statistics: Statistics
-    vote_temperature: float
-    answer_temperature: float
+    network_temperature: float
+    regression_temperature: float
+    mixed_temperature: float
+    worth: float
 
 
-def share(now: Statistics, start: Statistics) -> Floats:
-    """s (K,) float32 in (0, 1), s_c = √n_c / (√n_c + √n₀_c): the regression's share in what is answered about class c.
+def share(now: Statistics, start: Start) -> Floats:
+    """s (K,) float32 in [0, 1], the regression's share in what is answered about class c: `worth` w at the start, and
+    s_c = w·n_c / (w·n_c + (1 − w)·n₀_c) later.
 
-    It is made of n_c frames of that class now, and was of n₀_c at the start; then a half. The error of its values falls
-    with the root of the frames, and a class is no better known for those of another; the other model's error stays.
+    It is made of n_c frames of that class now, and was of n₀_c at the start. Two measurements are best weighed by the
+    inverse of their variances; that of the regression falls with the frames, and a class is no better known for those
+    of another; the other model's stays.
     """
-    root, first = (np.sqrt(np.maximum(s.b[-1], TINY)) for s in (now, start))
-    part: Floats = (root / (root + first)).astype(np.float32)
+    frames, first = (np.maximum(s.b[-1], TINY) for s in (now, start.statistics))
+    part: Floats = (start.worth * frames / (start.worth * frames + (1 - start.worth) * first)).astype(np.float32)
     return part
 
 
@@ -115,9 +120,9 @@ def scores(w: Floats, phi: Floats) -> Floats:
     return values
 
 
-def mixed(w: Floats, s: Floats, phi: Floats, votes: Floats, start: Start) -> Floats:
+def mixed(w: Floats, s: Floats, phi: Floats, logits: Floats, start: Start) -> Floats:
     """Logits (n, K) float32, s_c · log q(c | x) + (1 − s_c) · log p(c | x), each model as sure as it is right: q the
-    regression on φ (n, D), p the pre-trained model with logits `votes` (n, K); s (K,)."""
-    log_q = log_softmax(scores(w, phi) / np.float32(start.answer_temperature))
-    logits: Floats = s * log_q + (1 - s) * log_softmax(votes / np.float32(start.vote_temperature))
-    return logits
+    regression on φ (n, D), p the pre-trained model with these logits (n, K); s (K,)."""
+    log_q = log_softmax(scores(w, phi) / np.float32(start.regression_temperature))
+    both: Floats = s * log_q + (1 - s) * log_softmax(logits / np.float32(start.network_temperature))
+    return both

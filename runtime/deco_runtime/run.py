@@ -122,6 +122,8 @@ class Run:
                 return False
             if isinstance(frame, Notice):
                 self._hear(frame)
+                if frame.action == "lost":
+                    gathered.cut()
                 continue
             if number < skip:
                 continue
@@ -136,6 +138,7 @@ class Run:
                 self._learn(segment, number + 1)
             elif not worker.offer(segment):
                 self._tally.dropped_segments += 1
+                gathered.cut()
             if self._max_segments is not None and self._tally.segments >= self._max_segments:
                 if worker:
                     self._notify.stopping()  # frames are no longer predicted while the learner ends its work
@@ -169,6 +172,8 @@ class Run:
         self._notify.predicted(self._status)
         if frame.fault is None:
             gathered.add(x, int(pseudo[0]), float(confidence[0]), frame.label)
+        else:
+            gathered.cut()
 
     def _learn(self, segment: Segment, position: int) -> None:
         """Learn one segment that ends at frame `position` of a replayed source (0 for a live one)."""
@@ -181,6 +186,7 @@ class Run:
         self._position = position
         if report is None:
             self._tally.given_up_segments += 1
+            learner.scene = None
             self._save_if_due()  # what was learned before, in a pause that may last for weeks
             return
         if paused and not self._pause:

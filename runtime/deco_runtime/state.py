@@ -27,7 +27,7 @@ from deco_runtime.guard import Kept, Memory
 from deco_runtime.reading import ALWAYS_FINE, Array, parse_json, read_bytes, read_npz
 from deco_runtime.types import Floats
 
-SCHEMA = 4
+SCHEMA = 5
 CURRENT, PREVIOUS = "learned.deco", "learned.previous.deco"
 COUNTS = ("segments", "since_retrain", "retrains", "dropped")
 
@@ -39,7 +39,8 @@ class LearnedState:
     recipe: the name of the one it was learned by. model, memory: as in BaseLearner. generator: state of the numpy bit
     generator. counts: those of COUNTS, as in BaseLearner. source, position: the replayable stream and how many of its
     frames lie behind this state, so that an interrupted run goes on where it was; position 0 when the stream was
-    finished. guard: None when updates were not guarded, so that nothing is known about the model.
+    finished. guard: None when updates were not guarded, so that nothing is known about the model. scene: as in
+    BaseLearner; it means something only where the stream goes on at `position`.
     """
 
     bundle: str
@@ -51,6 +52,7 @@ class LearnedState:
     source: str
     position: int
     guard: Kept | None = None
+    scene: Floats | None = None
 
     @classmethod
     def of(cls, learner: BaseLearner, bundle: Bundle, source: str, position: int) -> LearnedState:
@@ -59,11 +61,11 @@ class LearnedState:
         generator = dict(learner.rng.bit_generator.state)
         guard = learner.guard.kept if learner.guard is not None else None
         recipe, model, memory = learner.recipe.name, learner.model, learner.memory
-        return cls(bundle.hash, recipe, model, memory, generator, counts, source, position, guard)
+        return cls(bundle.hash, recipe, model, memory, generator, counts, source, position, guard, learner.scene)
 
     def restore(self, learner: BaseLearner) -> None:
         """Put the learner back to where the snapshot was taken."""
-        learner.model, learner.memory = self.model, self.memory
+        learner.model, learner.memory, learner.scene = self.model, self.memory, self.scene
         learner.rng.bit_generator.state = self.generator
         for name in COUNTS:
             setattr(learner, name, self.counts[name])
@@ -129,6 +131,8 @@ def save(directory: Path, state: LearnedState) -> int:
         "position": state.position,
     }
     arrays: dict[str, npt.NDArray[Any]] = {"model": state.model, **vars(state.memory)}
+    if state.scene is not None:
+        arrays["scene"] = state.scene
     if (guard := state.guard) is not None:
         meta["guard"] = {"rejections": guard.rejections, "pause": guard.pause}
         arrays["guard_best"] = guard.best.astype(np.uint8)
@@ -256,7 +260,8 @@ def _read(path: Path, bundle: Bundle, fresh: BaseLearner) -> LearnedState:
     if not all(type(n) is int and 0 <= n < 2**63 for n in (*counts.values(), position, *rejected)):
         raise ValueError("its counts are not whole numbers")
     source, recipe = str(meta["source"]), fresh.recipe.name
-    return LearnedState(bundle.hash, recipe, model, memory, meta["generator"], counts, source, position, guard)
+    scene = _like(arrays["scene"], np.zeros(fresh.states, np.float32)) if "scene" in arrays else None
+    return LearnedState(bundle.hash, recipe, model, memory, meta["generator"], counts, source, position, guard, scene)
 
 
 def _memory(arrays: dict[str, Array], like: Memory, prefix: str = "") -> Memory:

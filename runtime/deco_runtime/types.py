@@ -15,6 +15,9 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 """int64 array; class indices, 0 … K−1."""
 
+Bools = npt.NDArray[np.bool_]
+"""bool array."""
+
 Pixels = npt.NDArray[np.uint8]
 """uint8 image (height, width, 3) in OpenCV's order B, G, R, values 0 … 255."""
 
@@ -67,12 +70,14 @@ class Segment:
     pseudo: (n,) int64, ŷ = argmax of the deployed model.
     confidence: (n,) float32 in (0, 1], p(x)_ŷ, used as the weight w of the loss.
     labels: (n,) int64 true labels for scoring only, −1 where unknown. The learner never reads them.
+    cut: (n,) bool, frames in front of which the stream was interrupted; None where it was not.
     """
 
     x: Floats
     pseudo: Ints
     confidence: Floats
     labels: Ints
+    cut: Bools | None = None
 
     def __len__(self) -> int:
         return len(self.x)

@@ -9,9 +9,6 @@ import numpy as np
 from deco_runtime.recipe import Recipe
 from deco_runtime.types import Floats, Ints, Segment
 
-TINY = 1e-30
-"""Keeps a frame that no class explains from dividing by zero."""
-
 
 @dataclass(frozen=True)
 class Active:
@@ -70,30 +67,6 @@ def softmax(logits: Floats) -> Floats:
     """p(x) (N, K) float32 of logits (N, K)."""
     p: Floats = np.exp(log_softmax(logits))
     return p
-
-
-ROUNDS = 30
-"""Steps of EM; shares settle within a few."""
-ALIKE = 1.5
-"""Frames of a segment resemble each other, so that they are wrong together: n of them say as much as n / ALIKE drawn at
-random."""
-
-
-def posterior(p: Floats) -> tuple[Floats, Floats]:
-    """Class shares π (K,) of a segment, and p(c | x, π) of each of its frames, (n, K): the soft vote of `deco+`.
-
-    p: (n, K) float32, a model's probabilities, which assume classes in equal shares. They must be as sure as they are
-    right, softmax(logits / T), or for frames that come in a row ALIKE times less, softmax(logits / (ALIKE · T)): an
-    overconfident model outvotes the segment. Where a segment holds few classes, frames that look like another
-    are far more often mistaken than rare. Expectation maximisation finds the shares that make the segment most likely:
-    π ← mean_i of p_i ∘ π / ⟨p_i, π⟩ (Saerens et al. 2002).
-    """
-    shares = np.full(p.shape[1], 1 / p.shape[1])
-    for _ in range(ROUNDS):
-        joint = p * shares
-        found = joint / np.maximum(joint.sum(axis=1, keepdims=True), TINY)
-        shares = found.mean(axis=0)
-    return shares.astype(np.float32), found.astype(np.float32)
 
 
 def targets(y: Ints, w: Floats, classes: int) -> Floats:

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from deco_benchmarks import hostile
 from deco_export.data import Images
 from deco_runtime.bundle import open_bundle
+from deco_runtime.engine import open_engine
 from deco_runtime.errors import UsageError
-from deco_runtime.recipe import Recipe
-from fake_engine import LinearEngine
+from deco_runtime.recipe import Recipe, named
 
 QUICK = ("segment=16", "retrain_interval=1", "retrain_epochs=1", "iterations=1", "retrain_rate=1e4")
 """At this rate weight decay turns the weights round: every update is useless."""
@@ -77,16 +77,14 @@ def test_of_deco_plus(bundle_path: Path, data: Path, tmp_path: Path) -> None:
     assert one_class["active_segments"][0] > sum(one_class["active_segments"][1:])
 
 
-def test_votes_are_mirrored_where_that_is_asked_for() -> None:
+def test_votes_are_mirrored_where_that_is_asked_for(bundle_path: Path) -> None:
+    bundle = open_bundle(bundle_path)
+    it = hostile._new_learner(bundle, open_engine(bundle, "portable"), named("deco+"), 0)
     rng = np.random.default_rng(0)
-    x, theta = rng.standard_normal((5, 3, 2, 2)).astype(np.float32), rng.standard_normal(36).astype(np.float32)
-    engine = hostile.Mirroring(LinearEngine(3, theta))
-    phi, votes = engine.represent(x)
-    np.testing.assert_array_equal(votes, engine.predict(theta, x)[0])
-    engine.mirrored = np.array([True, False, False, True, False])
-    same, mirrored = engine.represent(x)
-    np.testing.assert_array_equal(same, phi)
-    np.testing.assert_array_equal(mirrored, np.where(engine.mirrored[:, None], votes[:, ::-1], votes))
+    phi, logits = it.engine.represent(rng.standard_normal((5, 3, 16, 16)).astype(np.float32))
+    plain = it.likelihood(phi, logits)
+    it.mirrored = np.array([True, False, False, True, False])
+    np.testing.assert_array_equal(it.likelihood(phi, logits), np.where(it.mirrored[:, None], plain[:, ::-1], plain))
 
 
 def test_frames_of_each_stream(bundle_path: Path) -> None:

@@ -43,7 +43,7 @@ def setup(ipc: int = 2, seed: int = 0, recipe: Recipe | None = None) -> Setup:
         parameters=(Parameter("weight", (CLASSES, 12), 0, "normal", 0.0, 0.3),),
         theta=theta,
         condensed=condensed,
-        regression=lambda: Start(known, vote_temperature=1.5, answer_temperature=0.5),
+        regression=lambda: Start(known, 1.5, 0.5, 1.0, 0.5),
         x_labelled=x,
         y_labelled=y,
         classes=CLASSES,

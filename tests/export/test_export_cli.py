@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 cv2 = pytest.importorskip("cv2")
 
 from deco_export import models, pretrain  # noqa: E402
+from deco_export.calibrate import MIXED, NETWORK, REGRESSION, WORTH  # noqa: E402
 from deco_export.data import Images  # noqa: E402
 from deco_export.export import guard_images  # noqa: E402
 from deco_runtime.bundle import open_bundle  # noqa: E402
@@ -165,8 +166,10 @@ def test_nothing_held_out_means_no_guard_images_and_is_said(photos: Path, tmp_pa
     assert "guard.npz" not in bundle.files
     assert bundle.guard_images == 0
     assert bundle.recipe == named("paper")
-    start = bundle.regression()  # for whoever wants deco+ all the same, uncalibrated
-    assert (start.vote_temperature, start.answer_temperature) == (1, 1)
+    start = bundle.regression()  # for whoever wants deco+ all the same, by what is expected beforehand
+    assert start.network_temperature == pytest.approx(NETWORK)
+    assert start.regression_temperature == pytest.approx(REGRESSION)
+    assert (start.mixed_temperature, start.worth) == (MIXED, WORTH)
 
 
 def test_the_bundle_gives_its_golden_values_on_every_engine(

@@ -8,8 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from deco_export import pretrain  # noqa: E402
+from deco_export.augment import SHIFT, mirrored, shifted  # noqa: E402
 from deco_export.data import Images  # noqa: E402
-from deco_export.pretrain import EPOCHS, SHIFT, default_epochs, mirrored, mirrors, shifted, temperature  # noqa: E402
+from deco_export.pretrain import EPOCHS, default_epochs, mirrors  # noqa: E402
 from deco_models import convnet  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -121,14 +122,3 @@ def test_epochs_are_more_for_few_images_and_twice_as_many_with_augmentation() ->
     assert [default_epochs(5000, augment) for augment in (False, True)] == [EPOCHS, 2 * EPOCHS]
     assert [default_epochs(64, augment) for augment in (False, True)] == [600, 1200]
     assert default_epochs(65, False) == 300
-
-
-@pytest.mark.parametrize("scale", [3.0, 0.1])
-def test_the_temperature_makes_a_model_as_sure_as_it_is_right(scale: float) -> None:
-    """Logits so many times too large, of frames whose true posterior is softmax(z): that is T, and 1 without labels."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, CLASSES, 4000)
-    z = 1.5 * (1.5 * np.eye(CLASSES)[y] + rng.standard_normal((4000, CLASSES)))  # exact for Gaussians at 1.5
-    found = temperature((scale * z).astype(np.float32), y)
-    assert found == pytest.approx(scale, rel=0.1)
-    assert temperature(np.zeros((0, CLASSES), np.float32), y[:0]) == 1

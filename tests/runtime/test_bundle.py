@@ -152,7 +152,7 @@ def test_a_name_that_no_bundle_can_have(name: str) -> None:
         *(b"", b"{", b"hello", b"\xff\xfe", b"[]", b"null", b"3", b'"schema"', b"{}"),
         b'{"schema": ' + b"9" * 5000 + b"}",
         b'{"schema": 1, "schema": 1}',
-        b'{"schema": 1, "x": ' + b"[" * 995 + b"]" * 995 + b"}",
+        b'{"schema": 2, "x": ' + b"[" * 995 + b"]" * 995 + b"}",
         b"[" * 100_000,
     ],
     ids=lambda text: repr(text[:20]),
@@ -163,16 +163,16 @@ def test_a_manifest_that_is_none(copy: Path, text: bytes) -> None:
         open_bundle(copy)
 
 
-@pytest.mark.parametrize("schema", [0, 2, 99, 1.5, "1", None, [1], {"a": 1}])
+@pytest.mark.parametrize("schema", [0, 1, 99, 1.5, "1", None, [1], {"a": 1}])
 def test_another_schema(copy: Path, schema: Any) -> None:
     change(copy, schema=schema)
-    with pytest.raises(BundleError, match=r"^expected a bundle of schema 1, but .* is of schema .*; use the deco-edge"):
+    with pytest.raises(BundleError, match=r"^expected a bundle of schema 2, but .* is of schema .*; use the deco-edge"):
         open_bundle(copy)
 
 
 def test_a_newer_schema_may_look_quite_different(copy: Path) -> None:
-    write_json(copy, {"schema": 2})
-    with pytest.raises(BundleError, match="is of schema 2"):
+    write_json(copy, {"schema": 3})
+    with pytest.raises(BundleError, match="is of schema 3"):
         open_bundle(copy)
 
 
@@ -308,7 +308,9 @@ def test_a_wrong_recipe(copy: Path, recipe: Any) -> None:
 def regression(size: int, **other: Any) -> bytes:
     """Statistics of so many values, one of them the constant, but for these arrays."""
     arrays = {"a": np.zeros(size * (size + 1) // 2, np.float32), "b": np.zeros((size, 10), np.float32)}
-    return npz(**{**arrays, "vote_temperature": np.float32(1), "answer_temperature": np.float32(1), **other})
+    kinds = ("network", "regression", "mixed")
+    fits = {"worth": np.float32(0.5), **{f"{kind}_temperature": np.float32(1) for kind in kinds}}
+    return npz(**{**arrays, **fits, **other})
 
 
 WRONG_FILES = {
@@ -345,7 +347,7 @@ WRONG_FILES = {
         "pickled": npz(x_syn=np.array([object], dtype=object), y_syn=np.arange(10)),
     },
     "guard.npz": {
-        "other size": npz(pixels=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4)),
+        "other size": npz(pixels=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4), takes=np.arange(4)),
         "float pixels": npz(pixels=np.zeros((4, 16, 16, 3), np.float32), labels=np.arange(4)),
         "fewer labels": npz(pixels=np.zeros((4, 16, 16, 3), np.uint8), labels=np.arange(3)),
         "nothing": npz(pixels=np.zeros((0, 16, 16, 3), np.uint8), labels=np.arange(0)),
@@ -354,7 +356,7 @@ WRONG_FILES = {
     },
     "regression.npz": {
         "one array": npy(np.zeros(3, np.float32)),
-        "without sums": npz(vote_temperature=np.float32(1), answer_temperature=np.float32(1)),
+        "without sums": npz(network_temperature=np.float32(1), worth=np.float32(1)),
         "without temperatures": npz(a=np.zeros(6, np.float32), b=np.zeros((3, 10), np.float32)),
         "without a value": regression(0),
         "a constant alone": regression(1),
@@ -363,10 +365,13 @@ WRONG_FILES = {
         "float64": regression(3, a=np.zeros(6)),
         "fewer classes": regression(3, b=np.zeros((3, 9), np.float32)),
         "not a number": regression(3, b=np.full((3, 10), np.nan, np.float32)),
-        "votes at temperature 0": regression(3, vote_temperature=np.float32(0)),
-        "answers below 0": regression(3, answer_temperature=np.float32(-1)),
-        "infinite temperature": regression(3, vote_temperature=np.float32(np.inf)),
-        "temperature of each class": regression(3, vote_temperature=np.ones(10, np.float32)),
+        "a network at temperature 0": regression(3, network_temperature=np.float32(0)),
+        "a regression below 0": regression(3, regression_temperature=np.float32(-1)),
+        "both at 0": regression(3, mixed_temperature=np.float32(0)),
+        "infinite temperature": regression(3, network_temperature=np.float32(np.inf)),
+        "temperature of each class": regression(3, network_temperature=np.ones(10, np.float32)),
+        "worth more than all": regression(3, worth=np.float32(1.5)),
+        "worth less than nothing": regression(3, worth=np.float32(-0.1)),
     },
     "golden.npz": {
         "empty": b"",

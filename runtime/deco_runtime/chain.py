@@ -1,0 +1,124 @@
+"""The votes of `deco+`: what each frame of a segment shows, by one model of the stream, a sticky hidden Markov chain.
+
+    States        the K classes and, where it is known how likely frames of none of them look, one more: unknown
+    Transition    p(c_t | c_{t−1}) = ρ · [c_t = c_{t−1}] + (1 − ρ) · π_{c_t}: a scene stays, or a new one is drawn
+    forward, backward   the posterior of every frame given all frames of its segment (Rabiner 1989)
+    decode        ρ and π by expectation maximisation, and the posterior with them
+
+A camera looks at one thing for a while. How long, nobody tells the device: ρ is found anew in each segment, so that
+scenes of 30 frames, of 500, and two scenes interleaved frame by frame are all met. With ρ = 0 the frames have no order,
+and π are the segment's class shares (Saerens et al. 2002). numpy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deco_runtime.types import Bools, Floats
+
+ALIKE = 1.5
+"""Frames of a scene resemble each other, so that they are wrong together: n of them say as much as n / ALIKE drawn at
+random."""
+STARTS = (0.0, 0.5, 0.95)
+"""Values of ρ that expectation maximisation starts from. It stays near where it began, so the likeliest end is taken:
+from 0.95 alone, two scenes that are seen frame by frame in turn are taken for one."""
+ROUNDS = 8
+"""Steps of expectation maximisation from each start."""
+LONGEST = 0.999
+"""Largest ρ: no segment is long enough to tell a scene of 1,000 frames from one that never ends."""
+RARE = 1e-3
+"""Scenes added to those drawn of each class in π, so that what a segment has not shown yet stays possible."""
+LEAST = 1e-9
+"""Least likelihood of a state against the frame's likeliest: one frame alone must not rule anything out."""
+TINY = 1e-30
+
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """posterior: (n, S) float32, p(c_t | all frames). stay: ρ. last: (S,) float32, p(c_n | all frames so far), for the
+    segment that follows. log_likelihood: of the frames, up to what scales a frame's likelihoods."""
+
+    posterior: Floats
+    stay: float
+    last: Floats
+    log_likelihood: float
+
+
+def decode(
+    likelihood: Floats,
+    carried: Floats | None = None,
+    cut: Bools | None = None,
+    starts: Sequence[float] = STARTS,
+) -> Decoded:
+    """The posterior of a segment's frames under the chain that makes them likeliest.
+
+    likelihood: (n, S) float32 ≥ 0, p(frame | state), each frame's up to a factor. For classes that a model takes to be
+    equally frequent this is its p(c | x), which must be as sure as it is right, and ALIKE times less for
+    frames that come in a row. carried: `last` of the segment before, or None where nothing is known of it. cut: (n,)
+    bool, frames before which the stream was interrupted, so that they are drawn from π alone. starts: of ρ, in [0, 1).
+    """
+    n, states = likelihood.shape
+    e: Doubles = np.maximum(likelihood, TINY).astype(np.float64)
+    most: Doubles = np.asarray(e.max(axis=1, keepdims=True), np.float64)
+    e = np.maximum(e / most, LEAST)
+    goes_on = np.ones(n, bool) if cut is None else ~cut
+    goes_on[0] &= carried is not None
+    before = np.full(states, 1 / states) if carried is None else carried.astype(np.float64)
+    rho, pi = np.asarray(starts, np.float64), np.full((len(starts), states), 1 / states)
+    for _ in range(ROUNDS):
+        alpha, scale = forward(e, rho, pi, before, goes_on)
+        _, stays, drawn = backward(e, rho, pi, before, goes_on, alpha, scale)
+        rho = np.minimum(stays / max(np.count_nonzero(goes_on), 1), LONGEST)
+        pi = (drawn + RARE) / (drawn + RARE).sum(axis=1, keepdims=True)
+    alpha, scale = forward(e, rho, pi, before, goes_on)
+    posterior, _, _ = backward(e, rho, pi, before, goes_on, alpha, scale)
+    likely = np.log(scale).sum(axis=1)
+    k = int(np.argmax(likely))
+    return Decoded(posterior[k].astype(np.float32), float(rho[k]), alpha[k, -1].astype(np.float32), float(likely[k]))
+
+
+def forward(e: Doubles, rho: Doubles, pi: Doubles, before: Doubles, goes_on: Bools) -> tuple[Doubles, Doubles]:
+    """α (R, n, S), p(c_t | frames up to t), and the scales (R, n), p(frame t | frames before it), of R chains at once.
+
+    e: (n, S) likelihoods. rho: (R,). pi: (R, S). before: (S,), the state ahead of the first frame. goes_on: (n,),
+    frames that follow the one before without an interruption.
+    """
+    (n, states), chains = e.shape, len(rho)
+    alpha, scale = np.empty((chains, n, states)), np.empty((chains, n))
+    for t in range(n):
+        previous = before if t == 0 else alpha[:, t - 1]
+        prior = rho[:, None] * previous + (1 - rho)[:, None] * pi if goes_on[t] else pi
+        joint = prior * e[t]
+        scale[:, t] = joint.sum(axis=1)
+        alpha[:, t] = joint / scale[:, t, None]
+    return alpha, scale
+
+
+def backward(
+    e: Doubles, rho: Doubles, pi: Doubles, before: Doubles, goes_on: Bools, alpha: Doubles, scale: Doubles
+) -> tuple[Doubles, Doubles, Doubles]:
+    """p(c_t | all frames) (R, n, S), expected number of frames at which a scene stayed (R,), and of scenes drawn of
+    each state (R, S). Arguments and α, scale as in `forward`."""
+    n = len(e)
+    posterior = np.empty_like(alpha)
+    stays, drawn = np.zeros(len(rho)), np.zeros_like(pi)
+    beta = np.ones_like(pi)  # p(frames after t | c_t), over what scales them
+    for t in range(n - 1, -1, -1):
+        posterior[:, t] = alpha[:, t] * beta
+        weight = e[t] * beta / scale[:, t, None]
+        if goes_on[t]:
+            previous = np.broadcast_to(before, pi.shape) if t == 0 else alpha[:, t - 1]
+            new = (1 - rho)[:, None] * pi * weight
+            stays += rho * (previous * weight).sum(axis=1)
+            drawn += new
+            beta = rho[:, None] * weight + new.sum(axis=1, keepdims=True)
+        else:
+            drawn += pi * weight
+            beta = np.broadcast_to((pi * weight).sum(axis=1, keepdims=True), pi.shape)
+    return posterior, stays, drawn
