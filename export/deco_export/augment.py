@@ -1,9 +1,9 @@
 """Augmentation: what pre-training does to its images so that the model does not learn them by heart.
 
-Photographs, each of its own scene, are shifted. Frames of few takes show few scenes, and lack more: they are turned,
-scaled and shifted, changed in contrast, brightness and colour, blurred, made noisy, and partly covered. Chosen on
-held-out takes and images: on photographs the second does harm, see docs/results.md. Mirroring is `pretrain`'s, since it
-may change the class.
+Images of many scenes are shifted. Those of few, such as frames of some takes, lack more: they are turned, scaled and
+shifted, changed in contrast, brightness and colour, blurred, made noisy, and partly covered. Chosen on held-out takes
+and images: where there are thousands of scenes the second does harm, see docs/results.md. Mirroring is `pretrain`'s,
+since it may change the class.
 """
 
 from __future__ import annotations

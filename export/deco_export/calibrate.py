@@ -2,6 +2,7 @@
 
     temperature   with which a model is as sure as it is right
     calibrate     the temperatures of both models and of what both say, and the regression's worth in that
+    unknown       from which strangeness on a frame shows none of the classes
 
 Held-out images are few, and frames of one take are right or wrong together. So a take counts as one observation,
 whatever its length, and each fit starts from a prior, to which it stays close where the takes say little. Without any
@@ -13,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from deco_runtime.types import Floats, Ints
 from deco_runtime.vote import log_softmax
 
@@ -27,6 +29,19 @@ RANGE = 5
 """Standard deviations of the prior that are searched on either side."""
 STEPS = 101
 """Temperatures tried, and shares."""
+
+
+KEPT = 0.95
+"""Share of the known images that are not taken for unknown ones."""
+SLOPE = 2.0
+"""Logarithm of the odds per standard deviation of strangeness beyond that."""
+TAKES, IMAGES = 8, 50
+"""Held-out takes and images, below which nobody can say how strange a known frame may be."""
+PENALTY = 1.0
+"""Of the squared weights of the logistic regression on images of none of the classes."""
+
+
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -83,3 +98,45 @@ def temperature(logits: Floats, y: Ints, takes: Ints, prior: float, of: str, not
             "all right or all wrong, or look like those it was trained on"
         )
     return float(tried[best])
+
+
+def unknown(known: Floats, takes: Ints, none: Floats) -> Floats | None:
+    """Weights (SIGNS + 1,) float32 of `unknown.odds`; None where there are fewer than TAKES held-out takes
+    or IMAGES images.
+
+    known: signs (n, SIGNS) of held-out images, takes (n,) theirs. none: signs (m, SIGNS) of images of none of the
+    classes, m may be 0. With some, the signs are weighed by logistic regression; without, each counts alike, in
+    standard deviations of the known images. Either way KEPT of these, each take counting alike, have odds below 1.
+    """
+    _, of, size = np.unique(takes, return_inverse=True, return_counts=True)
+    if len(size) < TAKES or len(known) < IMAGES:
+        return None
+    share = 1 / (size[of] * len(size))
+    mean = share @ known
+    spread = np.sqrt(np.maximum(share @ (known - mean) ** 2, 1e-12))
+    w = 1 / spread
+    if len(none):
+        w = _logistic((known - mean) / spread, share, (none - mean) / spread) / spread
+    strange = known @ w
+    if not len(none):
+        w *= SLOPE / max(float(np.sqrt(share @ (strange - share @ strange) ** 2)), 1e-6)
+        strange = known @ w
+    order = np.argsort(strange)
+    threshold = strange[order][np.searchsorted(np.cumsum(share[order]), KEPT).clip(max=len(order) - 1)]
+    return np.append(w, -threshold).astype(np.float32)
+
+
+def _logistic(known: Doubles, share: Doubles, none: Doubles) -> Doubles:
+    """Weights (SIGNS,) that tell standardised signs of unknown images from those of known ones, both counting alike;
+    by Newton's method."""
+    x = np.vstack([np.c_[known, np.ones(len(known))], np.c_[none, np.ones(len(none))]]).astype(np.float64)
+    y = np.r_[np.zeros(len(known)), np.ones(len(none))]
+    weight = np.r_[share, np.full(len(none), 1 / len(none))] * len(x) / 2
+    w: Doubles = np.zeros(x.shape[1])
+    penalty = PENALTY * np.r_[np.ones(x.shape[1] - 1), 0]
+    for _ in range(30):
+        p = 1 / (1 + np.exp(-x @ w))
+        slope = x.T @ (weight * (p - y)) + penalty * w
+        curvature = (x.T * (weight * np.maximum(p * (1 - p), 1e-6))) @ x + np.diag(penalty)
+        w -= np.linalg.solve(curvature, slope)
+    return w[:-1]

@@ -16,7 +16,8 @@ from deco_runtime.terminal import exit_with, progress_bars
     "--data",
     default="digits",
     metavar="DIR|digits",
-    help="Image folder DIR/<class>/<image> or DIR/train/<class>/<image>; or 'digits', handwritten digits that come "
+    help="Image folder DIR/<class>/<image> or DIR/train/<class>/<image>; a folder 'none' or 'background' beside the "
+    "classes shows what is none of them; or 'digits', handwritten digits that come "
     "with scikit-learn and need no download. A digits bundle carries its own stream for deco-run --demo.",
 )
 @click.option(

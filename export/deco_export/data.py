@@ -20,6 +20,9 @@ from deco_export.takes import find_takes
 DIGITS_STC = 100
 """Images of one digit in a row in the demo stream."""
 
+NOT_A_CLASS = ("none", "background")
+"""Names of a folder of images that show none of the classes, in any case."""
+
 CLEARLY_FEWER = 0.9
 """Takes are worth a note where they are fewer than so many times the images: most folders hold a few duplicates."""
 
@@ -46,13 +49,16 @@ class Images:
         return Images(self.pixels[index], self.labels[index], self.takes[index])
 
 
+NONE = Images(np.zeros((0, 1, 1, 3), np.uint8), np.zeros(0, np.int64))
+
+
 @dataclass(frozen=True)
 class Data:
     """What an export works on. Only train and validation have been looked at by the model.
 
     trained_on: fingerprints of the files in train and validation. stream, test: the demo's, None for a folder, and no
     stream where every image is labelled.
-    skipped: a sentence about unreadable images, or None.
+    skipped: a sentence about unreadable images, or None. none: images of none of the classes, labels without a meaning.
     """
 
     classes: tuple[str, ...]
@@ -62,6 +68,7 @@ class Data:
     stream: Images | None = None
     test: Images | None = None
     skipped: str | None = None
+    none: Images = NONE
 
     def notes(self) -> list[str]:
         """What to know about the takes of the labelled images, a sentence each; none where each is its own take."""
@@ -155,7 +162,7 @@ def load(
     if source == "digits":
         return _digits(labelled, validation, size, rng)
     train_dir, _ = folder.split_folder(Path(source))
-    listed = folder.list_folder(train_dir)
+    listed, strange = _apart(folder.list_folder(train_dir))
     labels = np.asarray(listed.labels, np.int64)
     chosen, _ = pick(labels, labelled, rng)
     unreadable = folder.Unreadable(total=len(chosen))
@@ -178,7 +185,28 @@ def load(
     images = Images(read, labels[kept], find_takes(names, labels[kept], read))
     fingerprints = tuple(sorted(folder.fingerprint(listed.files[i]) for i in kept))
     train, held = hold_out(images, validation, rng)
-    return Data(listed.classes, train, held, fingerprints, skipped=unreadable.summary())
+    none = [image for file in strange if (image := folder.read_image(file)) is not None]
+    of_none = Images(np.stack([resize(image, size) for image in none]), np.zeros(len(none), np.int64)) if none else NONE
+    return Data(listed.classes, train, held, fingerprints, skipped=unreadable.summary(), none=of_none)
+
+
+def _apart(listed: folder.ImageFolder) -> tuple[folder.ImageFolder, tuple[Path, ...]]:
+    """The folder without what shows none of the classes, and the files of that: images of a class folder whose name is
+    among NOT_A_CLASS. Raises DataError where less than two classes are left."""
+    none = {c for c, name in enumerate(listed.classes) if name.casefold() in NOT_A_CLASS}
+    if not none:
+        return listed, ()
+    classes = tuple(name for c, name in enumerate(listed.classes) if c not in none)
+    if len(classes) < 2:
+        raise DataError(
+            f"expected 2 or more class folders in {listed.root} beside {listed.classes[min(none)]!r}, which is for "
+            f"things of no class, found {len(classes)}: add another"
+        )
+    new = {listed.classes.index(name): c for c, name in enumerate(classes)}
+    kept = [(file, new[c]) for file, c in zip(listed.files, listed.labels, strict=True) if c not in none]
+    files, labels = zip(*kept, strict=True)
+    strange = tuple(file for file, c in zip(listed.files, listed.labels, strict=True) if c in none)
+    return folder.ImageFolder(listed.root, classes, files, labels), strange
 
 
 def digits(size: int) -> Images:

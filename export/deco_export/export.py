@@ -23,8 +23,9 @@ from deco_runtime.guard import smallest_harm
 from deco_runtime.manifest import write_manifest
 from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.recipe import named
-from deco_runtime.regression import scores, solve
-from deco_runtime.types import Ints
+from deco_runtime.regression import Statistics, scores
+from deco_runtime.types import Floats, Ints
+from deco_runtime.unknown import Known
 
 from deco_export import calibrate, data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
 from deco_export.initial_buffer import check_enough, initial_buffer
@@ -192,7 +193,9 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         np.random.default_rng(options.seed),
     )
     onnx.save_model(regression.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
-    found = _calibration(engine, solve(regression.statistics), held, loaded.validation.takes)
+    found, strange = _calibration(
+        engine, regression.statistics, held, loaded.validation.takes, _labelled(loaded.none, how)
+    )
     notes += found.notes
     np.savez(
         directory / "regression.npz",
@@ -202,7 +205,13 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         regression_temperature=np.float32(found.regression_temperature),
         mixed_temperature=np.float32(found.mixed_temperature),
         worth=np.float32(found.worth),
+        unknown=strange if strange is not None else np.zeros(0, np.float32),
     )
+    if strange is None:
+        notes.append(
+            "nothing will be answered unknown: too few takes were held out to tell how strange a known frame may be; "
+            "label more, or raise --val"
+        )
     progress("fitting the regression of deco+", 1, 1)
 
     progress("checking every graph against torch", 0, 1)
@@ -307,15 +316,25 @@ def _check_inference(file: Path, golden: verify.Values) -> None:
         )
 
 
-def _calibration(engine: Engine, w: np.ndarray, held: representation.Labelled, takes: Ints) -> calibrate.Calibration:
-    """Of both models, the regression W (D + 1, K), on held-out images, of which there may be none."""
-    x, y = held
-    if not len(y):
-        nothing = np.zeros((0, w.shape[1]), np.float32)
-        return calibrate.calibrate(nothing, nothing, y, takes)
+def _calibration(
+    engine: Engine, statistics: Statistics, held: representation.Labelled, takes: Ints, none: representation.Labelled
+) -> tuple[calibrate.Calibration, Floats | None]:
+    """What held-out images, of which there may be none, say of both models; and weights of the signs of unknown things,
+    by images of none of the classes too, of which there may be none either."""
+    (phi, logits), others = _represent(engine, held[0], statistics), _represent(engine, none[0], statistics)
+    known = Known.of(statistics)
+    strange = calibrate.unknown(known.signs(phi, logits), takes, known.signs(*others)) if len(held[1]) else None
+    return calibrate.calibrate(logits, scores(known.w, phi), held[1], takes), strange
+
+
+def _represent(engine: Engine, x: Floats, statistics: Statistics) -> tuple[Floats, Floats]:
+    """φ (n, D) and logits (n, K) of images x (n, C, H, W), of which there may be none."""
+    if not len(x):
+        size, classes = statistics.b.shape
+        return np.zeros((0, size - 1), np.float32), np.zeros((0, classes), np.float32)
     parts = [engine.represent(x[i : i + BATCH]) for i in range(0, len(x), BATCH)]
     phi, logits = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return calibrate.calibrate(logits, scores(w, phi), y, takes)
+    return phi, logits
 
 
 def _what_the_guard_sees(takes: int) -> list[str]:

@@ -22,7 +22,7 @@ class SegmentReport:
 
     active: the active classes. kept: share of frames learned from. pseudo_accuracy: share of these whose label is
     right, where the true labels are known (scoring only). distances: D of each iteration (L,).
-    dropped: updates of the memory dropped because they were not finite.
+    dropped: updates of the memory dropped because they were not finite. unknown: frames that show none of the classes.
     """
 
     active: list[int]
@@ -32,6 +32,7 @@ class SegmentReport:
     contrastive: float | None
     dropped: int
     seconds: float = 0.0
+    unknown: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ class BaseLearner(ABC):
     def predict(self, x: Floats) -> Floats:
         """Logits (N, K) that the deployed model gives images x (N, C, H, W)."""
         return self.answer(self.model, x)
+
+    def recognise(self, x: Floats) -> tuple[Floats, Floats]:
+        """The same, and how likely each image shows none of the classes, (N,) in [0, 1); 0 where nobody can say."""
+        return self.predict(x), np.zeros(len(x), np.float32)
 
     def learn(self, segment: Segment, check: Check = lambda: None) -> SegmentReport:
         """Take in one segment, unless the guard pauses learning."""

@@ -9,7 +9,8 @@
     buffer.npz        x_syn (n, C, H, W) float32, y_syn (n,) int64 (if any were condensed: `deco+` needs none)
     guard.npz         pixels (g, size, size, 3) uint8 B, G, R, labels (g,) and takes (g,) int64: labelled images that
                       the model was not trained on, for the guard of updates (if there were any)
-    regression.npz    what `deco+` starts from: a, b, worth and three temperatures, see `Start`
+    regression.npz    what `deco+` starts from: a, b, worth, unknown and three temperatures, see
+                      `Start`
     golden.npz        inputs and torch's outputs of every graph
     trained_on.txt    fingerprints of the images used in training, one per line
     demo/             only in a bundle that carries its own stream: stream.avi, labels.npy, test.npz
@@ -36,6 +37,7 @@ from deco_runtime.manifest import SCHEMA, Manifest, parse
 from deco_runtime.reading import Array, parse_json, read_npy, read_npz
 from deco_runtime.regression import Start, Statistics
 from deco_runtime.types import Floats, Ints, Pixels
+from deco_runtime.unknown import SIGNS
 
 LARGEST_MANIFEST = 16 << 20
 """Bytes."""
@@ -85,7 +87,10 @@ class Bundle(Manifest):
             raise self._broken(name, "temperatures above 0")
         if not 0 <= worth <= 1:
             raise self._broken(name, "a worth from 0 to 1")
-        return Start(Statistics(a, b), network, regression, both, worth)
+        unknown = self._array(name, "unknown", np.float32, (None,))
+        if len(unknown) not in (0, SIGNS + 1):
+            raise self._broken(name, f"none or {SIGNS + 1} weights of the signs of unknown things")
+        return Start(Statistics(a, b), network, regression, both, worth, unknown if len(unknown) else None)
 
     def labelled_pixels(self, name: str) -> tuple[Pixels, Ints]:
         """`guard.npz` or `demo/test.npz`: pixels (g, size, size, 3) uint8 and labels (g,) int64."""

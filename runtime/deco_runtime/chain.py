@@ -64,9 +64,8 @@ def decode(
     bool, frames before which the stream was interrupted, so that they are drawn from π alone. starts: of ρ, in [0, 1).
     """
     n, states = likelihood.shape
-    e: Doubles = np.maximum(likelihood, TINY).astype(np.float64)
-    most: Doubles = np.asarray(e.max(axis=1, keepdims=True), np.float64)
-    e = np.maximum(e / most, LEAST)
+    e = np.maximum(likelihood.astype(np.float64), TINY)
+    e = np.maximum(e / e.max(axis=1, keepdims=True), LEAST)
     goes_on = np.ones(n, bool) if cut is None else ~cut
     goes_on[0] &= carried is not None
     before = np.full(states, 1 / states) if carried is None else carried.astype(np.float64)
@@ -74,8 +73,9 @@ def decode(
     for _ in range(ROUNDS):
         alpha, scale = forward(e, rho, pi, before, goes_on)
         _, stays, drawn = backward(e, rho, pi, before, goes_on, alpha, scale)
-        rho = np.minimum(stays / max(np.count_nonzero(goes_on), 1), LONGEST)
-        pi = (drawn + RARE) / (drawn + RARE).sum(axis=1, keepdims=True)
+        rho = np.minimum(stays / max(int(np.count_nonzero(goes_on)), 1), LONGEST)
+        drawn += RARE
+        pi = drawn / drawn.sum(axis=1, keepdims=True)
     alpha, scale = forward(e, rho, pi, before, goes_on)
     posterior, _, _ = backward(e, rho, pi, before, goes_on, alpha, scale)
     likely = np.log(scale).sum(axis=1)

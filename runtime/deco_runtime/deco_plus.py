@@ -18,6 +18,7 @@ from deco_runtime.engine import Engine
 from deco_runtime.recipe import Recipe
 from deco_runtime.regression import Start, Statistics, add, mixed, share, solve
 from deco_runtime.types import Batches, Check, Floats, Segment
+from deco_runtime.unknown import Known, odds
 from deco_runtime.vote import softmax
 
 SHARE = 0.1
@@ -32,6 +33,9 @@ class DecoPlus(BaseLearner):
         super().__init__(engine, self._voter, start.statistics, classes, recipe, rng)
         self.steps, self.fit_steps = ("adding up the segment", 1), ("solving the regression", 1)
         self._start, self.states = start, classes
+        self._known: Known | None = None
+        if start.unknown is not None:
+            self._known, self.states = Known.of(start.statistics), classes + 1
 
     @property
     def statistics(self) -> Statistics:
@@ -55,21 +59,37 @@ class DecoPlus(BaseLearner):
         """As in `BaseLearner`, but the images are represented once: only W changes."""
         return seen_once(images, self.engine.represent, self._read)
 
+    def recognise(self, x: Floats) -> tuple[Floats, Floats]:
+        phi, logits = self.engine.represent(x)
+        strange = self._odds(phi, logits)
+        return self._read(self.model, phi, logits), strange / (1 + strange)
+
+    def _odds(self, phi: Floats, logits: Floats) -> Floats:
+        """p(frame | unknown) / p(frame | known) (n,); 0 where the bundle does not say."""
+        if self._known is None or self._start.unknown is None:
+            return np.zeros(len(phi), np.float32)
+        return odds(self._known.signs(phi, logits), self._start.unknown)
+
     def likelihood(self, phi: Floats, logits: Floats) -> Floats:
-        """What the votes are made of, (n, K) float32: how likely each class makes a frame, up to a factor.
+        """What the votes are made of, (n, K or K + 1) float32: how likely each class makes a frame, and last, where the
+        bundle knows, something unknown, up to a factor.
 
         By the answer that the bundle starts with, never by what follows the stream: a model that votes for itself
         drifts to the classes it saw last.
         """
         said = self._read(self._voter, phi, logits)
-        return softmax(said / np.float32(ALIKE * self._start.mixed_temperature))
+        p = softmax(said / np.float32(ALIKE * self._start.mixed_temperature))
+        if self._known is None:
+            return p
+        strange = self._odds(phi, logits) ** np.float32(1 / ALIKE)
+        return np.concatenate([p, strange[:, None] / self.classes], axis=1)  # p(frame | c) is K·p(c | frame)·p(frame)
 
     def take_in(self, segment: Segment, check: Check) -> tuple[Statistics, SegmentReport]:
-        """Every frame counts, shared among the classes by its posterior."""
+        """Every frame counts as far as it is known, shared among the classes by its posterior."""
         check()
         phi, logits = self.engine.represent(segment.x)
         decoded = decode(self.likelihood(phi, logits), self.scene, segment.cut)
-        t = decoded.posterior
+        t = decoded.posterior[:, : self.classes]
         found = add(self.statistics, phi, t)
         fine = bool(np.isfinite(found.a).all() and np.isfinite(found.b).all())
         self.scene = decoded.last if fine else None
@@ -77,11 +97,12 @@ class DecoPlus(BaseLearner):
         right = float(np.mean(segment.labels[known] == t.argmax(axis=1)[known])) if known.any() else None
         return found if fine else self.statistics, SegmentReport(
             np.flatnonzero(t.mean(axis=0) > SHARE).tolist(),
-            1.0 if fine else 0.0,
+            float(t.sum() / len(t)) if fine else 0.0,
             right,
             [],
             None,
             0 if fine else 1,
+            unknown=int(np.count_nonzero(decoded.posterior.argmax(axis=1) == self.classes)),
         )
 
     def fit(self, check: Check) -> tuple[Floats, list[float]]:

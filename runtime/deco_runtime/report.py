@@ -20,14 +20,16 @@ from deco_runtime.view import View
 class Tally:
     """What a run has counted so far.
 
-    frames: predicted. known, right: of these, with a label, and predicted right. segments: gathered. dropped_segments:
-    of these, refused because the learner was busy. given_up_segments: of these, not learned because memory was short.
+    frames: predicted. known, right: of these, with a label, and predicted right. unknown: of these, answered as none of
+    the classes. segments: gathered. dropped_segments: of these, refused because the learner was busy.
+    given_up_segments: of these, not learned because memory was short.
     ages: seconds from grabbing to predicting, of the last 1000 frames of a live source.
     """
 
     frames: int = 0
     known: int = 0
     right: int = 0
+    unknown: int = 0
     segments: int = 0
     dropped_segments: int = 0
     given_up_segments: int = 0
@@ -96,6 +98,7 @@ class Reporter:
             dropped_frames=source.dropped,
             dropped_segments=tally.dropped_segments,
             frame_age_ms=tally.age_ms(),
+            unknown_frames=tally.unknown,
             votes={self._classes[int(c)]: int(count[c]) for c in np.flatnonzero(count)},
             stream_accuracy=tally.stream_accuracy,
             **({**asdict(report), "active": active} if report else {}),
@@ -172,6 +175,7 @@ class Reporter:
             "dropped_frames": self._source.dropped,
             "dropped_segments": tally.dropped_segments,
             "given_up_segments": tally.given_up_segments,
+            "unknown_frames": tally.unknown,
             "frame_age_ms": tally.age_ms(),
             **self._source.figures(),
             "stream_accuracy": tally.stream_accuracy,

@@ -78,6 +78,10 @@ class Run:
         """Logits (N, K) of the model deployed at this moment."""
         return self.learner.predict(x) if self.learner else self._predict_frozen(x)
 
+    def recognise(self, x: Floats) -> tuple[Floats, Floats]:
+        """The same, and how likely each image shows none of the classes, (N,)."""
+        return self.learner.recognise(x) if self.learner else (self._predict_frozen(x), np.zeros(len(x), np.float32))
+
     def _predict_frozen(self, x: Floats) -> Floats:
         return self.engine.predict(self._frozen_theta, x)[0]
 
@@ -158,7 +162,9 @@ class Run:
 
     def _predict(self, frame: Frame, gathered: Gatherer) -> None:
         x = preprocess(frame.pixels, self.bundle.preprocessing)
-        pseudo, confidence = pseudo_label(self.predict(x[None]))
+        logits, unknown = self.recognise(x[None])
+        pseudo, confidence = pseudo_label(logits)
+        strange = float(unknown[0]) > 0.5
         if self._first_prediction is None:
             self._first_prediction = time.monotonic() - self._started
             self._doing = "predicting"
@@ -167,8 +173,12 @@ class Run:
             self._tally.ages.append(time.monotonic() - frame.time)
         if frame.label is not None:
             self._tally.known += 1
-            self._tally.right += int(pseudo[0] == frame.label)
-        self.view.frame(self.bundle.classes[int(pseudo[0])], float(confidence[0]))
+            self._tally.right += int(pseudo[0] == frame.label and not strange)
+        self._tally.unknown += int(strange)
+        if strange:
+            self.view.frame("unknown", float(unknown[0]))
+        else:
+            self.view.frame(self.bundle.classes[int(pseudo[0])], float(confidence[0]))
         self._notify.predicted(self._status)
         if frame.fault is None:
             gathered.add(x, int(pseudo[0]), float(confidence[0]), frame.label)

@@ -5,7 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.special
-from deco_export.calibrate import MIXED, NETWORK, REGRESSION, SPREAD, WORTH, calibrate, loss, temperature
+from deco_export.calibrate import (
+    IMAGES,
+    KEPT,
+    MIXED,
+    NETWORK,
+    REGRESSION,
+    SPREAD,
+    TAKES,
+    WORTH,
+    calibrate,
+    loss,
+    temperature,
+    unknown,
+)
+from deco_runtime.unknown import SIGNS, odds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,3 +107,60 @@ def test_the_better_model_is_believed_more() -> None:
     both = calibrate(z + noise[0], z + noise[1], y, alone)
     assert 0.4 < both.worth < 0.6
     assert both.mixed_temperature < 0.9  # two that agree are surer than either
+
+
+NOTHING = np.zeros((0, SIGNS), np.float32)
+
+
+def signs(n: int, shift: tuple[float, ...] = (0, 0, 0), seed: int = 0) -> np.ndarray:
+    """Signs of so many frames, in units of their own."""
+    rng = np.random.default_rng(seed)
+    return ((rng.standard_normal((n, SIGNS)) + shift) * (100, 0.1, 3) + (5000, -0.7, -12)).astype(np.float32)
+
+
+def test_95_of_100_known_images_are_kept_and_each_sign_counts_alike() -> None:
+    known = signs(1000)
+    weights = unknown(known, np.arange(1000), NOTHING)
+    assert weights is not None
+    assert weights.dtype == np.float32
+    assert np.mean(odds(known, weights) < 1) == pytest.approx(KEPT, abs=0.002)
+    spread = weights[:-1] * known.std(axis=0)
+    np.testing.assert_allclose(spread, spread.mean(), rtol=1e-3)
+    assert np.std(np.log(odds(known, weights))) == pytest.approx(2, abs=0.1)
+
+
+def test_a_long_take_does_not_decide_what_is_kept() -> None:
+    """A take of 900 strange frames beside 100 single images: it is one of 101."""
+    known = np.vstack([signs(100), signs(900, (3, 3, 3))])
+    takes = np.r_[np.arange(100), np.full(900, 100)]
+    weights = unknown(known, takes, NOTHING)
+    assert weights is not None
+    kept = odds(known, weights) < 1
+    assert kept[:100].mean() == pytest.approx(KEPT, abs=0.03)
+    assert kept[100:].mean() < 0.5
+
+
+def test_images_of_none_of_the_classes_say_which_sign_tells() -> None:
+    """Only the second does."""
+    known, none = signs(500), signs(200, (0, 2, 0), 1)
+    by_none, without = unknown(known, np.arange(500), none), unknown(known, np.arange(500), NOTHING)
+    assert by_none is not None
+    assert without is not None
+    weights = by_none[:-1] * known.std(axis=0)
+    assert weights[1] > 5 * np.abs(weights[[0, 2]]).max()
+    assert np.mean(odds(known, by_none) < 1) == pytest.approx(KEPT, abs=0.003)
+    fresh = signs(2000, (0, 2, 0), 2)
+    assert np.mean(odds(fresh, by_none) > 1) > np.mean(odds(fresh, without) > 1) + 0.2
+
+
+@pytest.mark.parametrize(("takes", "each"), [(TAKES - 1, 20), (IMAGES - 1, 1), (0, 1)])
+def test_few_held_out_takes_or_images_say_nothing(takes: int, each: int) -> None:
+    known = signs(takes * each)
+    assert unknown(known, np.repeat(np.arange(takes), each), NOTHING) is None
+
+
+def test_signs_that_never_change_are_no_division_by_zero() -> None:
+    weights = unknown(np.ones((60, SIGNS), np.float32), np.arange(60), NOTHING)
+    assert weights is not None
+    assert np.isfinite(weights).all()
+    assert odds(np.ones((1, SIGNS), np.float32), weights)[0] <= 1.01

@@ -300,3 +300,15 @@ def test_the_digits_stream_shows_one_digit_at_a_time() -> None:
 def test_all_digits_labelled_leave_no_stream() -> None:
     pytest.importorskip("sklearn")
     assert load("digits", 1.0, 0.1, 8, 0, quiet).stream is None
+
+
+@pytest.mark.parametrize("name", ["none", "Background"])
+def test_a_folder_of_things_of_no_class_is_no_class(name: str, tmp_path: Path) -> None:
+    loaded = from_folder(photos(tmp_path / "three", {"apple": 6, name: 4, "pear": 5}), validation=0.2, size=12)
+    assert loaded.classes == ("apple", "pear")
+    assert (len(loaded.train) + len(loaded.validation), set(loaded.train.labels)) == (11, {0, 1})
+    files = sorted((tmp_path / "three" / name).iterdir())
+    assert each(loaded.none) == {cv2.imread(str(file)).tobytes() for file in files}
+    photos(tmp_path / "one", {"apple": 6, name: 4})
+    with pytest.raises(DataError, match=r"expected 2 or more class folders .* for things of no class, found 1"):
+        from_folder(tmp_path / "one")

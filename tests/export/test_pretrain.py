@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from deco_export import pretrain  # noqa: E402
 from deco_export.augment import SHIFT, mirrored, shifted  # noqa: E402
 from deco_export.data import Images  # noqa: E402
-from deco_export.pretrain import EPOCHS, default_epochs, mirrors  # noqa: E402
+from deco_export.pretrain import EPOCHS, default_epochs, few_scenes, mirrors  # noqa: E402
 from deco_models import convnet  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -100,11 +100,13 @@ def test_the_seed_decides(augment: bool) -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
-def test_augmentation_is_what_it_takes_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No image is shifted or mirrored without it; with it every batch is shifted, and mirrored once it is known to be
-    right."""
+@pytest.mark.parametrize(("scenes", "change"), [(10, "shifted"), (1000, "varied")])
+def test_augmentation_is_what_it_takes_in(scenes: int, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No image is changed without it; with it every batch is shifted, or varied where there are fewer scenes than this,
+    and mirrored once it is known to be right."""
     calls: list[str] = []
-    for name in ("shifted", "mirrored"):
+    monkeypatch.setattr(pretrain, "SCENES", scenes)
+    for name in ("shifted", "varied", "mirrored"):
         real = getattr(pretrain, name)
         monkeypatch.setattr(pretrain, name, lambda x, rng, name=name, real=real: calls.append(name) or real(x, rng))
     for symmetric in (False, True):
@@ -113,9 +115,26 @@ def test_augmentation_is_what_it_takes_in(monkeypatch: pytest.MonkeyPatch) -> No
         assert calls == []
         _, mirror, _ = trained(images, held, epochs=80)
         assert mirror is symmetric
-        assert calls.count("shifted") == 80
+        assert calls.count(change) == 80
         assert calls.count("mirrored") == (60 if symmetric else 0)
+        assert len(calls) == 80 + 60 * symmetric
         calls.clear()
+
+
+def test_scenes_are_takes_and_single_photographs() -> None:
+    images = blocks(1200, 0, True)
+    assert not few_scenes(images)
+    assert few_scenes(images[np.arange(999)])
+    assert few_scenes(Images(images.pixels, images.labels, np.arange(1200) // 2))
+
+
+def test_nothing_is_mirrored_where_too_few_classes_were_held_out() -> None:
+    """One of three classes is told by the side, and none of its images is held out."""
+    images, held = blocks(200, 0, True), blocks(120, 1, True)
+    model, mirror, _ = trained(images, held)
+    assert mirror
+    some = held[np.flatnonzero(held.labels < CLASSES - 1)]
+    assert not mirrors(model, some, pretrain.statistics(images, 16))
 
 
 def test_epochs_are_more_for_few_images_and_twice_as_many_with_augmentation() -> None:

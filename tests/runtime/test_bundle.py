@@ -309,7 +309,11 @@ def regression(size: int, **other: Any) -> bytes:
     """Statistics of so many values, one of them the constant, but for these arrays."""
     arrays = {"a": np.zeros(size * (size + 1) // 2, np.float32), "b": np.zeros((size, 10), np.float32)}
     kinds = ("network", "regression", "mixed")
-    fits = {"worth": np.float32(0.5), **{f"{kind}_temperature": np.float32(1) for kind in kinds}}
+    fits = {
+        "worth": np.float32(0.5),
+        "unknown": np.zeros(4, np.float32),
+        **{f"{kind}_temperature": np.float32(1) for kind in kinds},
+    }
     return npz(**{**arrays, **fits, **other})
 
 
@@ -371,6 +375,7 @@ WRONG_FILES = {
         "infinite temperature": regression(3, network_temperature=np.float32(np.inf)),
         "temperature of each class": regression(3, network_temperature=np.ones(10, np.float32)),
         "worth more than all": regression(3, worth=np.float32(1.5)),
+        "too few weights of the signs": regression(3, unknown=np.zeros(3, np.float32)),
         "worth less than nothing": regression(3, worth=np.float32(-0.1)),
     },
     "golden.npz": {
