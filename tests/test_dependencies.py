@@ -18,7 +18,7 @@ WORKSTATION = {"torch", "onnx", "onnxscript", "sklearn", "deco_export", "deco_mo
 DEVICE = {"numpy", "cv2", "onnxruntime", "openvino", "click", "rich", "deco_runtime"}
 ALGORITHM = (
     *("vote", "condense", "buffer", "retrain", "guard", "base", "learner", "recipe", "initialise", "types"),
-    *("deco_plus", "regression"),
+    *("deco_plus", "regression", "chain", "unknown"),
 )
 ALGORITHM_MAY_USE = {f"deco_runtime.{name}" for name in (*ALGORITHM, "errors", "engine")}
 

@@ -1,0 +1,187 @@
+"""Things of no class: how well `deco+` tells them, and what a stream that is mostly made of them does to it.
+
+    python -m deco_benchmarks.unknown --bundle BUNDLE --data DIR --unknown DIR --out FILE.json
+
+The device's own learner and votes. The known frames of both streams are the same, in the same order; between their
+scenes the second shows unknown things.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from deco_export.data import Images
+from deco_runtime.bundle import Bundle, open_bundle
+from deco_runtime.chain import decode
+from deco_runtime.deco_plus import DecoPlus
+from deco_runtime.engine import Engine, engines, open_engine
+from deco_runtime.errors import DataError, UsageError
+from deco_runtime.folder import fingerprint, list_folder, read_image, split_folder
+from deco_runtime.preprocess import normalise, resize
+from deco_runtime.recipe import named
+from deco_runtime.scoring import Scorer
+from deco_runtime.sources.images import stc_order
+from deco_runtime.terminal import exit_with, progress_bars
+from deco_runtime.types import Floats, Ints, Pixels, Segment
+from scipy.stats import mannwhitneyu
+
+
+@click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.option("--bundle", "bundle_path", required=True, type=click.Path(path_type=Path), metavar="BUNDLE",
+              help="Made by deco-export; its classes are the known ones.")  # fmt: skip
+@click.option("--data", required=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Image folder with train/ and test/ of these classes; what it was trained on is left out.")  # fmt: skip
+@click.option("--unknown", required=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Image folder of other things.")  # fmt: skip
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Result, JSON.")
+@click.option(
+    "--share", default=0.9, type=click.FloatRange(0, 1, max_open=True), help="Of unknown frames in the stream."
+)
+@click.option("--scene", default=30, type=click.IntRange(1), help="Frames in a row of one class, or of unknown things.")
+@click.option("--known", default=6400, type=click.IntRange(1), help="Known frames in each stream, at most.")
+@click.option("--engine", default="auto", type=click.Choice(["auto", *sorted(engines())]), help="Numeric engine.")
+@click.option("--seed", default=0, type=click.IntRange(0))
+def main(bundle_path: Path, data: Path, unknown: Path, out: Path, share: float, scene: int, known: int, engine: str,
+         seed: int) -> None:  # fmt: skip
+    """How well things of no class are told from known ones, and what learning among them costs.
+
+    \b
+    python -m deco_benchmarks.unknown --bundle bundle --data cifar10 --unknown imagenette --out unknown.json
+    """
+    bundle, rng = open_bundle(bundle_path), np.random.default_rng(seed)
+    if bundle.regression().unknown is None:
+        raise UsageError(
+            f"expected a bundle that can say unknown, but {bundle_path} was made with too few held-out takes; export "
+            "it with more labels or a larger --val"
+        )
+    train, test = split_folder(data)
+    if test is None:
+        raise UsageError(f"expected {data} to have train/ and test/, but found no test/; choose another --data")
+    with progress_bars() as progress:
+
+        def read(root: Path, classes: tuple[str, ...] | None, most: int, name: str) -> Images:
+            return _read(root, classes, most, bundle, rng, partial(progress, f"reading {name}"))
+
+        frames = read(train, bundle.classes, known, "known images")
+        strange = read(split_folder(unknown)[0], None, round(len(frames) * share / (1 - share)), "unknown images")
+        held = read(test, bundle.classes, 10_000, "test images")
+        scorer = Scorer(bundle.preprocessing, held.pixels, held.labels)
+        runs_on = open_engine(bundle, engine)
+        alone = stc_order(frames.labels.tolist(), scene, seed)
+        among, is_known = between(alone, len(strange), scene, rng)
+        results = {
+            "known alone": learn(bundle, runs_on, frames, strange, alone, np.ones(len(alone), bool), scorer, progress),
+            "among unknown": learn(bundle, runs_on, frames, strange, among, is_known, scorer, progress),
+        }
+    report = {
+        "bundle": bundle.hash,
+        "engine": runs_on.name,
+        "seed": seed,
+        "scene": scene,
+        "known_frames": len(frames),
+        "unknown_frames": len(strange),
+        "test_images": len(scorer),
+        "results": results,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=1) + "\n")
+    for name, found in results.items():
+        figures = ", ".join(f"{key} {value:.2%}" for key, value in found.items() if isinstance(value, float))
+        click.echo(f"{name}: {figures}")
+
+
+def between(known: Ints, unknown: int, scene: int, rng: np.random.Generator) -> tuple[Ints, np.ndarray]:
+    """Positions (n,) of known frames, in this order, and of so many unknown ones, scene by scene at random; and which
+    of these are known (n,) bool."""
+    order = rng.permutation(unknown)
+    scenes = [*np.array_split(known, max(1, len(known) // scene)), *np.array_split(order, max(1, unknown // scene))]
+    count = max(1, len(known) // scene)
+    place = np.argsort(rng.permutation(len(scenes)))
+    place[:count].sort()  # the known scenes keep their order
+    turn = np.argsort(place)
+    positions = np.concatenate([scenes[i] for i in turn])
+    return positions, np.concatenate([np.full(len(scenes[i]), i < count) for i in turn])
+
+
+def learn(
+    bundle: Bundle,
+    engine: Engine,
+    known: Images,
+    unknown: Images,
+    order: Ints,
+    is_known: np.ndarray,
+    scorer: Scorer,
+    progress: Callable[[str, int, int], None],
+) -> dict[str, Any]:
+    """The stream to its end. auroc, auroc_chain: of unknown frames against known ones, by the odds of each frame and by
+    the chain; known_kept, unknown_found: shares of frames by the chain; before, after: accuracy on the test images."""
+    started, recipe = time.monotonic(), named("deco+")
+    learner = DecoPlus(engine, bundle.regression(), len(bundle.classes), recipe, np.random.default_rng(0))
+    before, alone, chained = scorer.accuracy(learner.predict), list[Floats](), list[Floats]()
+    count = len(order) // recipe.segment
+    if not count:
+        raise DataError(f"expected a stream of at least {recipe.segment} frames, found {len(order)}: give more images")
+    for number in range(count):
+        part = slice(number * recipe.segment, (number + 1) * recipe.segment)
+        pixels = np.stack(
+            [(known if k else unknown).pixels[i] for i, k in zip(order[part], is_known[part], strict=True)]
+        )
+        labels = np.array([known.labels[i] if k else -1 for i, k in zip(order[part], is_known[part], strict=True)])
+        x, n = normalise(pixels, bundle.preprocessing), len(pixels)
+        alone.append(learner.recognise(x)[1])
+        chained.append(decode(learner.likelihood(*engine.represent(x)), learner.scene).posterior[:, -1])
+        learner.learn(Segment(x, np.zeros(n, np.int64), np.zeros(n, np.float32), labels))
+        learner.retrain()
+        progress("segments", number + 1, count)
+    k, each, together = is_known[: count * recipe.segment], np.concatenate(alone), np.concatenate(chained)
+    found: dict[str, Any] = {"before": before, "after": scorer.accuracy(learner.predict)}
+    found["known_kept"] = float(np.mean(together[k] <= 0.5))
+    if not k.all():
+        found |= {"auroc": auroc(each, k), "auroc_chain": auroc(together, k)}
+        found["unknown_found"] = float(np.mean(together[~k] > 0.5))
+    return {**found, "segments": count, "seconds": round(time.monotonic() - started)}
+
+
+def auroc(strange: Floats, known: np.ndarray) -> float:
+    """Area under the curve: how often an unknown frame is stranger than a known one; strange (n,), known (n,) bool."""
+    u = mannwhitneyu(strange[~known], strange[known]).statistic
+    return float(u / (np.count_nonzero(known) * np.count_nonzero(~known)))
+
+
+def _read(
+    root: Path,
+    classes: tuple[str, ...] | None,
+    most: int,
+    bundle: Bundle,
+    rng: np.random.Generator,
+    tick: Callable[[int, int], None],
+) -> Images:
+    """At most so many images of a folder drawn at random, none that the bundle was trained on."""
+    listed, trained_on = list_folder(root, classes), bundle.trained_on()
+    pixels: list[Pixels] = []
+    labels: list[int] = []
+    for i in rng.permutation(len(listed.files)):
+        if len(labels) == most:
+            break
+        image = None if fingerprint(listed.files[i]) in trained_on else read_image(listed.files[i])
+        if image is not None:
+            pixels.append(resize(image, bundle.preprocessing.size))
+            labels.append(listed.labels[i])
+            tick(len(labels), most)
+    if not pixels:
+        raise DataError(
+            f"expected images in {root} that the model was not trained on, found none: choose another folder"
+        )
+    return Images(np.stack(pixels), np.asarray(labels, np.int64))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_with(main))
