@@ -38,7 +38,7 @@ from scipy.stats import mannwhitneyu
 @click.option("--bundle", "bundle_path", required=True, type=click.Path(path_type=Path), metavar="BUNDLE",
               help="Made by deco-export; its classes are the known ones.")  # fmt: skip
 @click.option("--data", required=True, type=click.Path(path_type=Path), metavar="DIR",
-              help="Image folder with train/ and test/ of these classes; what it was trained on is left out.")  # fmt: skip
+              help="Image folder with train/ and test/ of its classes; what it has seen is left out.")  # fmt: skip
 @click.option("--unknown", required=True, type=click.Path(path_type=Path), metavar="DIR",
               help="Image folder of other things.")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Result, JSON.")

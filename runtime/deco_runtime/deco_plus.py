@@ -97,7 +97,7 @@ class DecoPlus(BaseLearner):
         right = float(np.mean(segment.labels[known] == t.argmax(axis=1)[known])) if known.any() else None
         return found if fine else self.statistics, SegmentReport(
             np.flatnonzero(t.mean(axis=0) > SHARE).tolist(),
-            float(t.sum() / len(t)) if fine else 0.0,
+            1.0 - float(decoded.posterior[:, self.classes :].sum() / max(len(t), 1)) if fine else 0.0,
             right,
             [],
             None,

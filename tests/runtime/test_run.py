@@ -220,7 +220,7 @@ def test_harm_is_rolled_back_then_learning_pauses_and_is_tried_again(bundle_path
     assert [(line["rejections"], line["pause"]) for line in rejected] == [(1, 0), (2, 0), (3, 1), (4, 2)]
     assert all(line["reason"] and line["scores"]["images"] == 10 for line in rejected)
     assert not any(line["accepted"] for line in events(tmp_path / "e", "retrain"))
-    assert "update 1 rejected, it loses " in said
+    assert f"update 1 rejected, it {rejected[0]['reason']}: goes back" in said
     assert "learning pauses for 1 segments after 3 rejections in a row; prediction goes on" in said
     assert "the pause is over: learning goes on" in said
     assert summary["learned"] == summary["frozen"]
