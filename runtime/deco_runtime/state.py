@@ -39,7 +39,8 @@ class LearnedState:
     recipe: the name of the one it was learned by. model, memory: as in BaseLearner. generator: state of the numpy bit
     generator. counts: those of COUNTS, as in BaseLearner. source, position: the replayable stream and how many of its
     frames lie behind this state, so that an interrupted run goes on where it was; position 0 when the stream was
-    finished. guard: None when updates were not guarded, so that nothing is known about the model.
+    finished. guard: None when updates were not guarded, so that nothing is known about the model. digest: of these
+    frames, as in `resume.Place`; "" for none.
     """
 
     bundle: str
@@ -51,15 +52,16 @@ class LearnedState:
     source: str
     position: int
     guard: Kept | None = None
+    digest: str = ""
 
     @classmethod
-    def of(cls, learner: BaseLearner, bundle: Bundle, source: str, position: int) -> LearnedState:
+    def of(cls, learner: BaseLearner, bundle: Bundle, source: str, position: int, digest: str = "") -> LearnedState:
         """A snapshot of the learner."""
         counts = {name: getattr(learner, name) for name in COUNTS}
         generator = dict(learner.rng.bit_generator.state)
         guard = learner.guard.kept if learner.guard is not None else None
         recipe, model, memory = learner.recipe.name, learner.model, learner.memory
-        return cls(bundle.hash, recipe, model, memory, generator, counts, source, position, guard)
+        return cls(bundle.hash, recipe, model, memory, generator, counts, source, position, guard, digest)
 
     def restore(self, learner: BaseLearner) -> None:
         """Put the learner back to where the snapshot was taken."""
@@ -127,6 +129,7 @@ def save(directory: Path, state: LearnedState) -> int:
         "counts": state.counts,
         "source": state.source,
         "position": state.position,
+        "digest": state.digest,
     }
     arrays: dict[str, npt.NDArray[Any]] = {"model": state.model, **vars(state.memory)}
     if (guard := state.guard) is not None:
@@ -255,8 +258,9 @@ def _read(path: Path, bundle: Bundle, fresh: BaseLearner) -> LearnedState:
     rejected = (guard.rejections, guard.pause) if guard else ()
     if not all(type(n) is int and 0 <= n < 2**63 for n in (*counts.values(), position, *rejected)):
         raise ValueError("its counts are not whole numbers")
-    source, recipe = str(meta["source"]), fresh.recipe.name
-    return LearnedState(bundle.hash, recipe, model, memory, meta["generator"], counts, source, position, guard)
+    # States of earlier versions have no digest: their stream is begun anew.
+    source, recipe, digest = str(meta["source"]), fresh.recipe.name, str(meta.get("digest", ""))
+    return LearnedState(bundle.hash, recipe, model, memory, meta["generator"], counts, source, position, guard, digest)
 
 
 def _memory(arrays: dict[str, Array], like: Memory, prefix: str = "") -> Memory:
