@@ -1,23 +1,18 @@
 """Where the commands begin: signals are looked after before the seconds of importing begin.
 
-Until a command runs there is nothing to save or to clear up, so a signal ends it at once, in a word.
+Until a command runs there is nothing to save or to clear up, so a signal ends it at once, in a word. Nothing is imported
+here that Python has not loaded already, or nearly so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 
-def _known(*names: str) -> tuple[signal.Signals, ...]:
-    return tuple(getattr(signal, f"SIG{name}") for name in names if hasattr(signal, f"SIG{name}"))
+def _known(*names: str) -> tuple[int, ...]:
+    return tuple(int(getattr(signal, f"SIG{name}")) for name in names if hasattr(signal, f"SIG{name}"))
 
 
 ENDING = _known("INT", "TERM", "HUP", "QUIT", "XCPU", "PWR")
@@ -28,21 +23,27 @@ IGNORED = _known("USR1", "USR2", "ALRM", "TTOU")
 tells something in the background."""
 
 
-def _end(number: int, _: FrameType | None) -> None:
-    with contextlib.suppress(OSError, ValueError):
+def wanted() -> tuple[int, ...]:
+    """Those of ENDING that are to be looked after: nohup has SIGHUP ignored, and means it."""
+    return tuple(n for n in ENDING if n != getattr(signal, "SIGHUP", None) or signal.getsignal(n) != signal.SIG_IGN)
+
+
+def _end(number: int, _: object) -> None:
+    try:
         if select.select([], [2], [], 0)[1]:  # a reader that sleeps is not waited for
             os.write(2, b"interrupted\n")
+    except (OSError, ValueError):
+        pass
     os._exit(128 + number)
 
 
 def _begin(module: str) -> None:
-    with contextlib.suppress(KeyboardInterrupt):  # one that came before the handlers
-        for number in ENDING:
-            if number != getattr(signal, "SIGHUP", None) or signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                signal.signal(number, _end)
-        import_module(module).main()
-        return
-    _end(signal.SIGINT, None)
+    try:
+        for number in wanted():
+            signal.signal(number, _end)
+        __import__(module, fromlist=["main"]).main()
+    except KeyboardInterrupt:  # one that came before the handlers
+        _end(signal.SIGINT, None)
 
 
 def run() -> None:

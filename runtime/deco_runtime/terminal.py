@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from deco_runtime.errors import DecoError, RuntimeMissingError, first_line
 from deco_runtime.outlet import Outlet
 from deco_runtime.redact import redact
-from deco_runtime.start import ENDING, IGNORED
+from deco_runtime.start import IGNORED, wanted
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -138,9 +138,8 @@ def catch_signals() -> None:
 
 def on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
     """Have the handler called for every signal that ends a program, and those that nobody needs ignored."""
-    for number in ENDING:
-        if number != getattr(signal, "SIGHUP", None) or signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            signal.signal(number, handler)
+    for number in wanted():
+        signal.signal(number, handler)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
 

@@ -209,16 +209,7 @@ def test_a_password_is_for_root_alone(bundle: Path, units: Path, capsys: pytest.
 
 def test_the_variable_is_the_option(bundle_path: Path) -> None:
     program = "import sys; sys.argv[0] = 'deco-run'; from deco_runtime.cli import main; main()"
-    command = [
-        sys.executable,
-        "-c",
-        program,
-        "--bundle",
-        str(bundle_path),
-        "--state",
-        str(tmp_path / "s"),
-        "--no-learn",
-    ]
+    command = [sys.executable, "-c", program, "--bundle", str(bundle_path), "--no-learn"]
     given = {**os.environ, "DECO_RUN_VIDEO": "rtsp://user:Secret@127.0.0.1:9/x"}
     done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 6
