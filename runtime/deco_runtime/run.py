@@ -184,6 +184,8 @@ class Run:
             self.source = self._reopen()
             self._report.begun_anew(self.source, behind.frames, changed)
             self._place = behind = START
+            if self.learner is not None:
+                self.learner.scene = None
 
     def _end_with(self, gathered: Gatherer) -> None:
         """Learn from the frames of the last segment, which is not complete, or say that nobody does."""
