@@ -1,7 +1,7 @@
 """Where the commands begin: signals are looked after before the seconds of importing begin.
 
-Until a command runs there is nothing to save or to clear up, so a signal ends it at once, in a word. Nothing is imported
-here that Python has not loaded already, or nearly so.
+Until a command runs there is nothing to save or to clear up, so a signal ends it at once, in a word. Nothing is
+imported here that Python has not loaded already, or nearly so.
 """
 
 from __future__ import annotations
