@@ -22,7 +22,7 @@ from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.engine import Engine, engines, open_engine
 from deco_runtime.errors import UsageError
-from deco_runtime.folder import fingerprint, list_folder, read_image, split_folder
+from deco_runtime.folder import fingerprint, list_folder, split_folder
 from deco_runtime.guard import Bools
 from deco_runtime.prepare import new_learner, open_guard
 from deco_runtime.preprocess import Preprocessing, normalise, resize
@@ -85,7 +85,7 @@ def main(
         raise UsageError(f"expected --streams among {', '.join(STREAMS)}, but found {wrong[0]!r}; correct it")
     bundle, recipe = open_bundle(bundle_path), override(named(recipe_name), settings)
     runs_on, rng = open_engine(bundle, engine), np.random.default_rng(seed)
-    train, test = split_folder(data)
+    train, test = split_folder(data, bundle.classes)
     if test is None:
         raise UsageError(f"expected {data} to have train/ and test/, but found no test/; choose another --data")
     count = segments * recipe.segment
@@ -163,7 +163,7 @@ def _read(
         tick(min(number + 1, most), min(most, len(order)))
         if len(labels) == most:
             break
-        image = None if fingerprint(listed.files[i]) in trained_on else read_image(listed.files[i])
+        image = None if fingerprint(listed.files[i]) in trained_on else listed.read(listed.files[i])
         if image is not None:
             pixels.append(resize(image, size))
             labels.append(listed.labels[i])

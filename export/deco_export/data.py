@@ -52,7 +52,7 @@ class Data:
 
     trained_on: fingerprints of the files in train and validation. stream, test: the demo's, None for a folder, and no
     stream where every image is labelled.
-    skipped: a sentence about unreadable images, or None.
+    skipped: a sentence about images that are unreadable or were passed over, or None.
     """
 
     classes: tuple[str, ...]
@@ -161,7 +161,7 @@ def load(
     unreadable = folder.Unreadable(total=len(chosen))
     pixels, kept = [], []
     for done, index in enumerate(chosen):
-        image = folder.read_image(listed.files[index])
+        image = listed.read(listed.files[index])
         if image is None:
             unreadable.add(listed.files[index])
         else:
@@ -173,12 +173,13 @@ def load(
         raise DataError(
             f"expected a readable image of every class in {train_dir}, but found none of {lost[0]!r}; add some"
         )
-    names = [listed.files[i].relative_to(train_dir / listed.classes[labels[i]]).as_posix() for i in kept]
+    names = [listed.name(listed.files[i]).as_posix() for i in kept]
     read = np.stack(pixels)
     images = Images(read, labels[kept], find_takes(names, labels[kept], read))
     fingerprints = tuple(sorted(folder.fingerprint(listed.files[i]) for i in kept))
     train, held = hold_out(images, validation, rng)
-    return Data(listed.classes, train, held, fingerprints, skipped=unreadable.summary())
+    skipped = "; ".join(filter(None, (listed.note, unreadable.summary()))) or None
+    return Data(listed.classes, train, held, fingerprints, skipped=skipped)
 
 
 def digits(size: int) -> Images:
