@@ -19,14 +19,13 @@ import click
 import numpy as np
 from deco_export.data import Images
 from deco_export.export import tool_versions
-from deco_export.representation import one_hot
+from deco_export.representation import one_hot, represent
 from deco_runtime.bundle import open_bundle
 from deco_runtime.chain import ALIKE, STARTS, decode
-from deco_runtime.engine import Engine, engines, open_engine
+from deco_runtime.engine import engines, open_engine
 from deco_runtime.errors import DataError
-from deco_runtime.preprocess import Preprocessing, normalise
+from deco_runtime.preprocess import normalise
 from deco_runtime.regression import Start, Statistics, add, mixed, ridge, share, solve, square
-from deco_runtime.scoring import normalised
 from deco_runtime.terminal import exit_with, progress_bars
 from deco_runtime.types import Floats, Ints
 from deco_runtime.vote import log_softmax, softmax
@@ -47,16 +46,16 @@ class Votes:
     carried: Floats | None
 
 
-Labelled = tuple[Floats, Floats | None]
+Voted = tuple[Floats, Floats | None]
 """t (n, K), and the scene to carry to the next segment."""
 
 
 def by_chain(
     starts: Sequence[float] = STARTS, alike: float = ALIKE, network: bool = False, carry: bool = True
-) -> Callable[[Votes], Labelled]:
+) -> Callable[[Votes], Voted]:
     """Votes by the chain, from these starts of ρ, probabilities softened `alike` times."""
 
-    def label(votes: Votes) -> Labelled:
+    def label(votes: Votes) -> Voted:
         logits = votes.network if network else votes.said
         decoded = decode(softmax(logits / np.float32(alike)), votes.carried if carry else None, starts=starts)
         return decoded.posterior, decoded.last
@@ -92,7 +91,7 @@ class Variant:
     """label: a segment's votes. solve: statistics → W. share: statistics now, and what it started from → shares (K,)
     of the regression in an answer."""
 
-    label: Callable[[Votes], Labelled] = CHAIN
+    label: Callable[[Votes], Voted] = CHAIN
     solve: Callable[[Statistics], Floats] = solve
     share: Share = share
 
@@ -168,10 +167,10 @@ def ablate(
         tests["accuracy_clean"] = clean
     if spec.classes:
         tests["accuracy_seen"] = last[streams.coming(last.labels, spec)]
-    represented = {name: (*_represent(engine, images, how), images.labels) for name, images in tests.items()}
+    represented = {name: (*represent(engine, images, how), images.labels) for name, images in tests.items()}
     labels = {variant.label for variant in VARIANTS.values()}
     learned, right = dict.fromkeys(labels, start.statistics), dict.fromkeys(labels, 0)
-    scenes: dict[Callable[[Votes], Labelled], Floats | None] = dict.fromkeys(labels)
+    scenes: dict[Callable[[Votes], Voted], Floats | None] = dict.fromkeys(labels)
     first = solve(start.statistics), share(start.statistics, start)
     for number in range(count):
         begin = number * segment
@@ -202,11 +201,6 @@ def ablate(
             result.setdefault(test, result["accuracy"])
         found.append(result)
     return found
-
-
-def _represent(engine: Engine, images: Images, how: Preprocessing) -> tuple[Floats, Floats]:
-    parts = [engine.represent(x) for x in normalised(images.pixels, how, lambda: None)]
-    return np.concatenate([phi for phi, _ in parts]), np.concatenate([votes for _, votes in parts])
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import numpy as np
 from deco_export.data import Images, digits, pick
 from deco_export.takes import find_takes
 from deco_runtime import folder
+from deco_runtime.bundle import Bundle
 from deco_runtime.errors import DataError, UsageError
 from deco_runtime.preprocess import resize
 from deco_runtime.sources.images import no_recording
-from deco_runtime.types import Ints
+from deco_runtime.types import Ints, Pixels
 
 from deco_benchmarks import archives
 
@@ -161,3 +163,36 @@ def _read(listed: folder.ImageFolder, size: int) -> Photos:
             raise DataError(f"expected an image that OpenCV can read, but {file} is not; replace or remove it")
         pixels[number] = resize(image, size)
     return Photos(pixels, np.asarray(listed.labels, np.int64), files=listed.files)
+
+
+def unseen(
+    root: Path,
+    classes: tuple[str, ...] | None,
+    most: int,
+    bundle: Bundle,
+    rng: np.random.Generator,
+    tick: Callable[[int, int], None],
+) -> Images:
+    """At most so many images of a folder drawn at random, none that the bundle was trained on, resized for it; those
+    that cannot be read are left out. classes: as for `list_folder`. tick: called with (done, total).
+
+    Raises DataError for a folder that cannot be used, or holds no such image.
+    """
+    listed, trained_on = folder.list_folder(root, classes), bundle.trained_on()
+    pixels: list[Pixels] = []
+    labels: list[int] = []
+    order = rng.permutation(len(listed.files))
+    for number, i in enumerate(order):
+        tick(min(number + 1, most), min(most, len(order)))
+        if len(labels) == most:
+            break
+        seen = folder.fingerprint(listed.files[i]) in trained_on
+        image = None if seen else folder.read_image(listed.files[i])
+        if image is not None:
+            pixels.append(resize(image, bundle.preprocessing.size))
+            labels.append(listed.labels[i])
+    if not pixels:
+        raise DataError(
+            f"expected images in {root} that the model was not trained on, found none: choose another folder"
+        )
+    return Images(np.stack(pixels), np.asarray(labels, np.int64))

@@ -23,15 +23,17 @@ from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.deco_plus import DecoPlus
 from deco_runtime.engine import Engine, engines, open_engine
 from deco_runtime.errors import UsageError
-from deco_runtime.folder import fingerprint, list_folder, read_image, split_folder
+from deco_runtime.folder import split_folder
 from deco_runtime.prepare import new_learner, open_guard
-from deco_runtime.preprocess import Preprocessing, normalise, resize
+from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.recipe import RECIPES, Recipe, named, override
 from deco_runtime.scoring import Scorer
 from deco_runtime.sources.images import stc_order
 from deco_runtime.terminal import exit_with, progress_bars
 from deco_runtime.types import Bools, Floats, Ints, Pixels, Segment
 from deco_runtime.vote import pseudo_label
+
+from deco_benchmarks import datasets
 
 STREAMS = ("one-class", "noise", "unknown", "mirrored")
 MIRRORED = 0.4
@@ -92,7 +94,8 @@ def main(
     with progress_bars() as progress:
 
         def read(root: Path, most: int, known: bool, name: str) -> Images:
-            return _read(root, most, bundle, known, rng, lambda done, total: progress(f"reading {name}", done, total))
+            classes = bundle.classes if known else None
+            return datasets.unseen(root, classes, most, bundle, rng, partial(progress, f"reading {name}"))
 
         scored = read(test, test_images, known=True, name="test images")
         scorer = Scorer(bundle.preprocessing, scored.pixels, scored.labels)
@@ -145,31 +148,6 @@ def _new_learner(bundle: Bundle, engine: Engine, recipe: Recipe, seed: int) -> B
     if recipe.method == "regression":
         return Mirroring(engine, bundle.regression(), len(bundle.classes), recipe, np.random.default_rng(seed))
     return new_learner(bundle, engine, recipe, seed)
-
-
-def _read(
-    root: Path,
-    most: int,
-    bundle: Bundle,
-    known: bool,
-    rng: np.random.Generator,
-    tick: Callable[[int, int], None],
-) -> Images:
-    """At most so many images of a folder drawn at random, none that the bundle was trained on."""
-    listed = list_folder(root, bundle.classes if known else None)
-    size, trained_on = bundle.preprocessing.size, bundle.trained_on()
-    pixels: list[Pixels] = []
-    labels: list[int] = []
-    order = rng.permutation(len(listed.files))
-    for number, i in enumerate(order):
-        tick(min(number + 1, most), min(most, len(order)))
-        if len(labels) == most:
-            break
-        image = None if fingerprint(listed.files[i]) in trained_on else read_image(listed.files[i])
-        if image is not None:
-            pixels.append(resize(image, size))
-            labels.append(listed.labels[i])
-    return Images(np.stack(pixels), np.asarray(labels, np.int64))
 
 
 def _frames(

@@ -24,14 +24,16 @@ from deco_runtime.chain import decode
 from deco_runtime.deco_plus import DecoPlus
 from deco_runtime.engine import Engine, engines, open_engine
 from deco_runtime.errors import DataError, UsageError
-from deco_runtime.folder import fingerprint, list_folder, read_image, split_folder
-from deco_runtime.preprocess import normalise, resize
+from deco_runtime.folder import split_folder
+from deco_runtime.preprocess import normalise
 from deco_runtime.recipe import named
 from deco_runtime.scoring import Scorer
 from deco_runtime.sources.images import stc_order
 from deco_runtime.terminal import exit_with, progress_bars
-from deco_runtime.types import Floats, Ints, Pixels, Segment
+from deco_runtime.types import Floats, Ints, Segment
 from scipy.stats import mannwhitneyu
+
+from deco_benchmarks import datasets
 
 
 @click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
@@ -68,7 +70,7 @@ def main(bundle_path: Path, data: Path, unknown: Path, out: Path, share: float, 
     with progress_bars() as progress:
 
         def read(root: Path, classes: tuple[str, ...] | None, most: int, name: str) -> Images:
-            return _read(root, classes, most, bundle, rng, partial(progress, f"reading {name}"))
+            return datasets.unseen(root, classes, most, bundle, rng, partial(progress, f"reading {name}"))
 
         frames = read(train, bundle.classes, known, "known images")
         strange = read(split_folder(unknown)[0], None, round(len(frames) * share / (1 - share)), "unknown images")
@@ -136,8 +138,9 @@ def learn(
         )
         labels = np.array([known.labels[i] if k else -1 for i, k in zip(order[part], is_known[part], strict=True)])
         x, n = normalise(pixels, bundle.preprocessing), len(pixels)
-        alone.append(learner.recognise(x)[1])
-        chained.append(decode(learner.likelihood(*engine.represent(x)), learner.scene).posterior[:, -1])
+        likelihood = learner.likelihood(*engine.represent(x))
+        alone.append(likelihood[:, -1])  # in the order of the odds
+        chained.append(decode(likelihood, learner.scene).posterior[:, -1])
         learner.learn(Segment(x, np.zeros(n, np.int64), np.zeros(n, np.float32), labels))
         learner.retrain()
         progress("segments", number + 1, count)
@@ -154,33 +157,6 @@ def auroc(strange: Floats, known: np.ndarray) -> float:
     """Area under the curve: how often an unknown frame is stranger than a known one; strange (n,), known (n,) bool."""
     u = mannwhitneyu(strange[~known], strange[known]).statistic
     return float(u / (np.count_nonzero(known) * np.count_nonzero(~known)))
-
-
-def _read(
-    root: Path,
-    classes: tuple[str, ...] | None,
-    most: int,
-    bundle: Bundle,
-    rng: np.random.Generator,
-    tick: Callable[[int, int], None],
-) -> Images:
-    """At most so many images of a folder drawn at random, none that the bundle was trained on."""
-    listed, trained_on = list_folder(root, classes), bundle.trained_on()
-    pixels: list[Pixels] = []
-    labels: list[int] = []
-    for i in rng.permutation(len(listed.files)):
-        if len(labels) == most:
-            break
-        image = None if fingerprint(listed.files[i]) in trained_on else read_image(listed.files[i])
-        if image is not None:
-            pixels.append(resize(image, bundle.preprocessing.size))
-            labels.append(listed.labels[i])
-            tick(len(labels), most)
-    if not pixels:
-        raise DataError(
-            f"expected images in {root} that the model was not trained on, found none: choose another folder"
-        )
-    return Images(np.stack(pixels), np.asarray(labels, np.int64))
 
 
 if __name__ == "__main__":

@@ -29,8 +29,6 @@ RANGE = 5
 """Standard deviations of the prior that are searched on either side."""
 STEPS = 101
 """Temperatures tried, and shares."""
-
-
 KEPT = 0.95
 """Share of the known images that are not taken for unknown ones."""
 SLOPE = 2.0
@@ -39,7 +37,6 @@ TAKES, IMAGES = 8, 50
 """Held-out takes and images, below which nobody can say how strange a known frame may be."""
 PENALTY = 1.0
 """Of the squared weights of the logistic regression on images of none of the classes."""
-
 
 Doubles = npt.NDArray[np.float64]
 
@@ -114,13 +111,12 @@ def unknown(known: Floats, takes: Ints, none: Floats) -> Floats | None:
     share = 1 / (size[of] * len(size))
     mean = share @ known
     spread = np.sqrt(np.maximum(share @ (known - mean) ** 2, 1e-12))
-    w = 1 / spread
+    standard = (known - mean) / spread
     if len(none):
-        w = _logistic((known - mean) / spread, share, (none - mean) / spread) / spread
+        w = _logistic(standard, share, (none - mean) / spread) / spread
+    else:
+        w = SLOPE / max(float(np.sqrt(share @ standard.sum(axis=1) ** 2)), 1e-6) / spread
     strange = known @ w
-    if not len(none):
-        w *= SLOPE / max(float(np.sqrt(share @ (strange - share @ strange) ** 2)), 1e-6)
-        strange = known @ w
     order = np.argsort(strange)
     threshold = strange[order][np.searchsorted(np.cumsum(share[order]), KEPT).clip(max=len(order) - 1)]
     return np.append(w, -threshold).astype(np.float32)

@@ -23,7 +23,7 @@ from deco_runtime.guard import smallest_harm
 from deco_runtime.manifest import write_manifest
 from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.recipe import named
-from deco_runtime.regression import Statistics, scores
+from deco_runtime.regression import Statistics, scores, solve
 from deco_runtime.types import Floats, Ints
 from deco_runtime.unknown import Known
 
@@ -37,7 +37,6 @@ GUARD_IMAGES, GUARD_BYTES = 500, 16_000_000
 
 SMALL_HARM = 0.05
 """Loss of the answers that a guard should see; a note tells of one that does not."""
-BATCH = 64
 
 IPC = {"condensation": 10, "regression": 0}
 """Condensed images per class, by the method of the recipe."""
@@ -183,7 +182,6 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         np.savez(directory / "buffer.npz", x_syn=buffer.x_syn, y_syn=buffer.y_syn)
 
     progress("fitting the regression of deco+", 0, 1)
-    held = _labelled(loaded.validation, how)
     regression = representation.fit(
         fresh,
         theta,
@@ -193,9 +191,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         np.random.default_rng(options.seed),
     )
     onnx.save_model(regression.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
-    found, strange = _calibration(
-        engine, regression.statistics, held, loaded.validation.takes, _labelled(loaded.none, how)
-    )
+    found, strange = _calibration(engine, regression.statistics, loaded.validation, loaded.none, how)
     notes += found.notes
     np.savez(
         directory / "regression.npz",
@@ -235,7 +231,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     guard = guard_images(loaded.validation)
     if len(guard):
         np.savez_compressed(directory / "guard.npz", pixels=guard.pixels, labels=guard.labels, takes=guard.takes)
-        notes += _what_the_guard_sees(len(np.unique(guard.takes)))
+        notes += filter(None, [_what_the_guard_sees(len(np.unique(guard.takes)))])
     else:
         notes.append("made without images for the guard of updates: none were held out, so raise --val or --labelled")
     (directory / "trained_on.txt").write_text("\n".join(loaded.trained_on) + "\n", "ascii")
@@ -317,37 +313,32 @@ def _check_inference(file: Path, golden: verify.Values) -> None:
 
 
 def _calibration(
-    engine: Engine, statistics: Statistics, held: representation.Labelled, takes: Ints, none: representation.Labelled
+    engine: Engine, statistics: Statistics, held: data.Images, none: data.Images, how: Preprocessing
 ) -> tuple[calibrate.Calibration, Floats | None]:
     """What held-out images, of which there may be none, say of both models; and weights of the signs of unknown things,
     by images of none of the classes too, of which there may be none either."""
-    (phi, logits), others = _represent(engine, held[0], statistics), _represent(engine, none[0], statistics)
-    known = Known.of(statistics)
-    strange = calibrate.unknown(known.signs(phi, logits), takes, known.signs(*others)) if len(held[1]) else None
-    return calibrate.calibrate(logits, scores(known.w, phi), held[1], takes), strange
+    size, classes = statistics.b.shape
+    nothing = np.zeros((0, size - 1), np.float32), np.zeros((0, classes), np.float32)
+    (phi, logits), others = (
+        representation.represent(engine, images, how) if len(images) else nothing for images in (held, none)
+    )
+    w = solve(statistics)
+    known = Known.of(statistics, w)
+    strange = calibrate.unknown(known.signs(phi, logits), held.takes, known.signs(*others))
+    return calibrate.calibrate(logits, scores(w, phi), held.labels, held.takes), strange
 
 
-def _represent(engine: Engine, x: Floats, statistics: Statistics) -> tuple[Floats, Floats]:
-    """φ (n, D) and logits (n, K) of images x (n, C, H, W), of which there may be none."""
-    if not len(x):
-        size, classes = statistics.b.shape
-        return np.zeros((0, size - 1), np.float32), np.zeros((0, classes), np.float32)
-    parts = [engine.represent(x[i : i + BATCH]) for i in range(0, len(x), BATCH)]
-    phi, logits = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return phi, logits
-
-
-def _what_the_guard_sees(takes: int) -> list[str]:
+def _what_the_guard_sees(takes: int) -> str | None:
     """A note where the guard has so few takes that only large harm can be seen."""
     harm = smallest_harm(takes)
     if harm is None:
-        return [
+        return (
             f"the guard of updates has {takes} takes, too few to tell harm from chance: it rejects what is not finite, "
             "blind trust and collapse; label more takes, or raise --val"
-        ]
-    return [f"the guard of updates has {takes} takes: it sees a loss of {harm:.0%} of the answers or more"] * (
-        harm > SMALL_HARM
-    )
+        )
+    if harm > SMALL_HARM:
+        return f"the guard of updates has {takes} takes: it sees a loss of {harm:.0%} of the answers or more"
+    return None
 
 
 def _golden_of(graph: onnx.ModelProto, model: torch.nn.Module, x: np.ndarray, mirrored: bool) -> verify.Values:
@@ -371,15 +362,19 @@ def guard_images(held: data.Images) -> data.Images:
 
     Never one that was trained on: the model knows those, so it could only lose on them.
     """
-    turn = np.zeros((2, len(held)), np.int64)  # of an image within its take, of a take within its class
-    for c in np.unique(held.labels):
-        of_class = np.flatnonzero(held.labels == c)
-        _, take = np.unique(held.takes[of_class], return_inverse=True)
-        turn[1, of_class] = take
-        for number in range(take.max() + 1):
-            turn[0, of_class[take == number]] = np.arange(np.count_nonzero(take == number))
+    _, first, take = np.unique(held.takes, return_index=True, return_inverse=True)
+    turns = _rank(held.labels[first])[take], _rank(held.takes)  # of a take in its class, of an image in its take
     most = min(GUARD_IMAGES, GUARD_BYTES // held.pixels[0].nbytes) if len(held) else 0
-    return held[np.sort(np.lexsort((turn[1], turn[0]))[:most])]
+    return held[np.sort(np.lexsort(turns)[:most])]
+
+
+def _rank(groups: Ints) -> Ints:
+    """How many elements (n,) of the same group come before each."""
+    order = np.argsort(groups, kind="stable")
+    _, start, size = np.unique(groups[order], return_index=True, return_counts=True)
+    rank = np.empty(len(groups), np.int64)
+    rank[order] = np.arange(len(groups)) - np.repeat(start, size)
+    return rank
 
 
 def _write_demo(directory: Path, stream: data.Images, test: data.Images) -> None:

@@ -14,12 +14,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
+from deco_runtime.engine import Engine
+from deco_runtime.preprocess import Preprocessing
 from deco_runtime.regression import Statistics, add
+from deco_runtime.scoring import normalised
 from deco_runtime.types import Floats, Ints
 from deco_runtime.vote import targets
 from onnx import TensorProto, helper
 
 from deco_export.augment import shifted
+from deco_export.data import Images
 from deco_export.forward import Forward
 
 GRID = 4
@@ -89,6 +93,12 @@ def fit(
     phi = ((raw - projection.mean) @ projection.axes).astype(np.float32)
     statistics = add(Statistics.zero(phi.shape[1], classes), phi, one_hot(y, classes))
     return Regression(_projected(raw_model, projection, classes), statistics)
+
+
+def represent(engine: Engine, images: Images, how: Preprocessing) -> tuple[Floats, Floats]:
+    """φ (n, D) and the pre-trained model's logits (n, K) of n images, 1 or more, by an engine that holds the graph."""
+    parts = [engine.represent(x) for x in normalised(images.pixels, how, lambda: None)]
+    return np.concatenate([phi for phi, _ in parts]), np.concatenate([logits for _, logits in parts])
 
 
 def one_hot(y: Ints, classes: int) -> Floats:

@@ -35,7 +35,8 @@ class DecoPlus(BaseLearner):
         self._start, self.states = start, classes
         self._known: Known | None = None
         if start.unknown is not None:
-            self._known, self.states = Known.of(start.statistics), classes + 1
+            w = self._voter.reshape(-1, classes)[:-1]
+            self._known, self.states = Known.of(start.statistics, w), classes + 1
 
     @property
     def statistics(self) -> Statistics:

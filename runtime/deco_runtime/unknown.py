@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deco_runtime.regression import TINY, Statistics, scores, solve, square, with_constant
+from deco_runtime.regression import TINY, Statistics, scores, square, with_constant
 from deco_runtime.types import Floats
 
 SIGNS = 3
@@ -36,9 +36,10 @@ class Known:
     w: Floats
 
     @classmethod
-    def of(cls, statistics: Statistics) -> Known:
-        """From the labelled images' statistics: class means μ_c, the covariance Σ within classes, and that of all, Σ₀
-        around μ₀, classes counting alike. The distance is min_c (φ − μ_c)ᵀΣ⁻¹(φ − μ_c) − (φ − μ₀)ᵀΣ₀⁻¹(φ − μ₀)."""
+    def of(cls, statistics: Statistics, w: Floats) -> Known:
+        """From the labelled images' statistics, and W (D + 1, K) made of them: class means μ_c, the covariance Σ within
+        classes, and that of all, Σ₀ around μ₀, classes counting alike. The distance is
+        min_c (φ − μ_c)ᵀΣ⁻¹(φ − μ_c) − (φ − μ₀)ᵀΣ₀⁻¹(φ − μ₀)."""
         a, b = square(statistics), statistics.b.astype(np.float64)
         frames = np.maximum(b[-1], TINY)
         means, seen = (b / frames)[:-1], b[-1] > TINY
@@ -55,7 +56,7 @@ class Known:
         towards = near @ means
         linear = np.vstack([-2 * towards, (means * towards).sum(axis=0)])
         # A class without an image is near to nothing.
-        return cls(quadratic.astype(np.float32), linear[:, seen].astype(np.float32), solve(statistics))
+        return cls(quadratic.astype(np.float32), linear[:, seen].astype(np.float32), w)
 
     def signs(self, phi: Floats, logits: Floats) -> Floats:
         """(n, SIGNS) float32 for φ (n, D) and the pre-trained model's logits (n, K), each larger for stranger frames:

@@ -34,7 +34,7 @@ def test_the_signs_are_the_relative_mahalanobis_distance_and_what_neither_model_
     x, y, statistics = labelled()
     unseen = draw(np.array([0, 1, 2, 3, -1, -1]), 1)
     logits = np.random.default_rng(2).standard_normal((6, CLASSES)).astype(np.float32)
-    found = Known.of(statistics).signs(unseen, logits)
+    found = Known.of(statistics, solve(statistics)).signs(unseen, logits)
     means = np.stack([x[y == c].mean(axis=0) for c in range(CLASSES)]).astype(np.float64)
     within = np.mean([np.outer(d, d) for d in x - means[y]], axis=0)
     centre = means.mean(axis=0)
@@ -52,7 +52,7 @@ def test_the_signs_are_the_relative_mahalanobis_distance_and_what_neither_model_
 
 def test_a_class_without_an_image_attracts_nothing() -> None:
     _, _, three = labelled(300, 3)
-    found = Known.of(three).signs(draw(np.array([0, 1, 2, 3, 3])), np.zeros((5, CLASSES), np.float32))
+    found = Known.of(three, solve(three)).signs(draw(np.array([0, 1, 2, 3, 3])), np.zeros((5, CLASSES), np.float32))
     assert np.isfinite(found).all()
     assert found[3:, 0].min() > found[:3, 0].max()
 
@@ -60,7 +60,7 @@ def test_a_class_without_an_image_attracts_nothing() -> None:
 def test_fewer_images_than_values_still_tell() -> None:
     _, _, few = labelled(8)
     y = np.repeat([0, 1, 2, 3, -1], 50)
-    found = Known.of(few).signs(draw(y, 3), np.zeros((250, CLASSES), np.float32))[:, 0]
+    found = Known.of(few, solve(few)).signs(draw(y, 3), np.zeros((250, CLASSES), np.float32))[:, 0]
     assert np.mean(found[y < 0][:, None] > found[y >= 0]) > 0.7  # the area under the curve
 
 
@@ -78,7 +78,10 @@ def learner(unknown: Floats | None) -> DecoPlus:
 
 def fitted() -> Floats:
     """Weights of the first sign alone, from where it is on most known frames."""
-    known = Known.of(labelled()[2]).signs(draw(np.arange(400) % CLASSES, 5), np.zeros((400, CLASSES), np.float32))[:, 0]
+    _, _, statistics = labelled()
+    known = Known.of(statistics, solve(statistics)).signs(
+        draw(np.arange(400) % CLASSES, 5), np.zeros((400, CLASSES), np.float32)
+    )[:, 0]
     slope = 2 / known.std()
     return np.array([slope, 0, 0, -slope * np.quantile(known, 0.95)], np.float32)
 
