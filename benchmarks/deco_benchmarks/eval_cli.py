@@ -10,7 +10,7 @@ import click
 from deco_runtime.engine import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.recipe import named, override
-from deco_runtime.terminal import exit_with, progress_bars
+from deco_runtime.terminal import exit_with, progress_bars, say, tell
 
 from deco_benchmarks.config import PRESETS, Config
 
@@ -115,7 +115,7 @@ def run(
         labelled_from = str(Path(labelled_from).absolute())
     rest["labelled"] = 1.0 if labelled_from is not None else labelled or 0.1
     if streams.parse(rest["stream"]).recorded and (note := datasets.check_recorded(data, labelled_from)):
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}")
     for name in names:
         override(named(getattr(known()[name], "RECIPE", "paper")), rest["settings"])
     dataset = datasets.name(data)
@@ -129,7 +129,7 @@ def run(
     ]
     todo = pending(configs, out)
     if len(todo) < len(configs):
-        click.echo(f"{len(configs) - len(todo)} of {len(configs)} trials are in {out} already", err=True)
+        say(f"{len(configs) - len(todo)} of {len(configs)} trials are in {out} already")
     failed = finished = 0
 
     with progress_bars() as progress:
@@ -144,7 +144,7 @@ def run(
                 f"never updated {result['frozen_accuracy']:.1%}, "
                 f"{result['seconds']:.0f} s"
             )  # fmt: skip
-            click.echo(f"{config.row}, ipc {config.ipc}, seed {config.seed}: {figures}")
+            tell(f"{config.row}, ipc {config.ipc}, seed {config.seed}: {figures}")
 
         if ray is not None:
             pool = pools.ray(ray, jobs)
@@ -154,9 +154,7 @@ def run(
             pool = pools.one_by_one(lambda n, of: progress("segments of the trial", n, of))
         run_sweep(configs, data, labelled_from, out, pool, progress, done)
     if failed:
-        click.echo(
-            f"{failed} trials failed; their reasons are in {out}/*.failed, and running again tries them anew", err=True
-        )
+        say(f"{failed} trials failed; their reasons are in {out}/*.failed, and running again tries them anew")
 
 
 @command.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from deco_runtime.errors import RuntimeMissingError
 from deco_runtime.recipe import RECIPES
-from deco_runtime.terminal import exit_with, progress_bars
+from deco_runtime.terminal import exit_with, progress_bars, say, tell
 
 
 @click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
@@ -97,14 +97,14 @@ def command(out: Path, **given: object) -> None:
     with progress_bars() as progress:
         done = export(Options(out=out, **given), progress)  # type: ignore[arg-type]
     for note in done.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}")
     validation = "none held out" if done.validation_accuracy is None else f"{done.validation_accuracy:.1%}"
-    click.echo(f"labelled images    {done.labelled}")
-    click.echo(f"accuracy           {done.train_accuracy:.1%} on training images, validation {validation}")
-    click.echo(
+    tell(f"labelled images    {done.labelled}")
+    tell(f"accuracy           {done.train_accuracy:.1%} on training images, validation {validation}")
+    tell(
         f"graphs             {', '.join(done.engines)}; largest relative error to torch {max(done.errors.values()):.1e}"
     )
-    click.echo(f"bundle             {out}")
+    tell(f"bundle             {out}")
 
 
 def main() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
+import queue
 import sys
+import threading
 import time
 import warnings
 from importlib import util
@@ -19,7 +20,7 @@ from deco_runtime.engine import PRECISIONS, engines, threads
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.resources import Limits
 from deco_runtime.service import install_service
-from deco_runtime.terminal import exit_with
+from deco_runtime.terminal import exit_with, interrupted, on_signals, tell
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -181,7 +182,8 @@ _HELP = """Predict every frame of a stream and learn from it, without labels.
 Frames are gathered into segments, and each is pseudo-labelled by majority vote. The recipe deco+ takes its frames into
 the statistics of a regression, solved anew after each segment; the paper's condenses them into a small buffer of
 synthetic images, on which the deployed model is retrained every few segments. What is learned is kept in --state and
-taken up again by the next run; Ctrl-C or SIGTERM stops cleanly. The last line on standard output is one JSON object.
+taken up again by the next run; Ctrl-C, SIGTERM or SIGHUP stops cleanly. The last line on standard output is one JSON
+object.
 
 \b
 deco-run --bundle digits-bundle --demo                    the stream inside the bundle
@@ -253,19 +255,27 @@ def deco_run(
         threads=threads,
         limits=Limits(cpu_share, memory_limit, max_temperature),
     )
-    run, skip = prepare(options, *given.popitem(), started=STARTED)
+    run, behind = prepare(options, *given.popitem(), started=STARTED)
+    # A handler interrupts the main thread anywhere, also where it holds the lock of an Event; this queue has none.
+    wanted: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def stop(number: int, _: FrameType | None) -> None:
+        wanted.put(number)
+
+    def wait_for_signal() -> None:
+        wanted.get()
         run.stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    threading.Thread(target=wait_for_signal, name="signals", daemon=True).start()
+    on_signals(stop)
+    if interrupted():
+        raise KeyboardInterrupt
     try:
         with run.view:
-            summary = run.go(skip)
+            summary = run.go(behind)
     finally:
         run.events.close()
-    click.echo(json.dumps(summary))
+    tell(json.dumps(summary))
     return 0
 
 

@@ -2,81 +2,101 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import math
-import sys
+import os
+import stat
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from deco_runtime.errors import UsageError
+from deco_runtime.outlet import Outlet
+from deco_runtime.redact import redact
+from deco_runtime.terminal import say
 
 OF_THE_DISK = {errno.EROFS, errno.ENOSPC, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC)}
 """Errors that say nothing against the name: a disk that is read-only, full or broken must not end what it only logs."""
 
 
 class EventLog:
-    """Appends events to a file; without a file it does nothing.
+    """Appends events to a file; without a file it does nothing. What cannot be written is dropped and counted.
 
-    Every line has `event`, `time` (wall clock, UTC, ISO 8601) and `monotonic` (seconds, comparable within one run).
+    Every line has `event`, `time` (wall clock, UTC, ISO 8601) and `monotonic` (seconds, comparable within one run), and
+    `lost`, the events dropped so far, unless there were none. What is secret in an address is in none of them.
     """
 
     def __init__(self, path: Path | None) -> None:
         """Raises UsageError when the file cannot be written; a disk that cannot write now is warned of instead."""
-        self._file: TextIO | None = None
-        if path is not None:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                # File names need not be text; what is not becomes \\udcXX, as JSON writes it.
-                self._file = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
-            except OSError as error:
-                if error.errno in OF_THE_DISK:
-                    _warn(str(path), error)
-                    return
+        self._out: Outlet | None = None
+        self._wanted, self._lost = path is not None, 0
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # File names need not be text; what is not becomes \\udcXX, as JSON writes it.
+            self._out = Outlet(_open(path), failed=lambda error: _warn(path, error))
+        except OSError as error:
+            if error.errno not in OF_THE_DISK:
                 raise UsageError(
                     f"expected --events to name a file that can be written, but {path}: {error.strerror}; change it"
                 ) from error
+            _warn(path, error)
 
     def write(self, event: str, **figures: Any) -> None:
         """One event with its figures; numbers that JSON does not know (nan, inf) become null."""
-        file = self._file
-        if file is None:
+        if self._out is None:
+            self._lost += self._wanted
             return
         line = {
             "event": event,
             "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             "monotonic": round(time.monotonic(), 3),
+            **({"lost": self._out.lost} if self._out.lost else {}),
             **figures,
         }
-        try:
-            file.write(json.dumps(_plain(line), ensure_ascii=False, allow_nan=False) + "\n")
-        except OSError as error:  # a full disk; what is learned is worth more than its log
-            self._file = None
-            with contextlib.suppress(OSError):
-                file.close()
-            _warn(file.name, error)
+        self._out.write(json.dumps(_plain(line), ensure_ascii=False, allow_nan=False) + "\n")
+
+    @property
+    def lost(self) -> int:
+        """Events that were dropped so far."""
+        return self._lost + (self._out.lost if self._out is not None else 0)
+
+    def settle(self) -> None:
+        """Wait a moment for what is on its way."""
+        if self._out is not None:
+            self._out.settle()
 
     def close(self) -> None:
-        """End the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """End the file; further events are dropped."""
+        if self._out is not None:
+            self._out.close()
+            self._lost += self._out.lost
+            self._out = None
 
 
-def _warn(name: str, error: OSError) -> None:
-    print(
-        f"warning: expected to write events to {name}, but the system says: {error.strerror}; "
-        "goes on without, free space or mend the disk",
-        file=sys.stderr,
+def _open(path: Path) -> int:
+    """A handle to append to the file by, of a pipe also where nobody reads it yet, or any more."""
+    flags = os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+    is_pipe = path.exists() and stat.S_ISFIFO(path.stat().st_mode)
+    return os.open(path, flags | (os.O_RDWR if is_pipe else os.O_WRONLY), 0o666)
+
+
+def _warn(path: Path, error: OSError) -> None:
+    say(
+        f"warning: expected to write events to {path}, but the system says: {error.strerror}; "
+        "goes on without, free space or mend the disk"
     )
 
 
 def _plain(value: Any) -> Any:
+    """As it may be written: finite, and without secrets."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return redact(value)
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

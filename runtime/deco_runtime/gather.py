@@ -37,8 +37,14 @@ class Gatherer:
         """A segment is complete and must be taken before the next frame."""
         return self._n == self._size
 
+    @property
+    def count(self) -> int:
+        """Frames of the segment so far."""
+        return self._n
+
     def take(self) -> Segment:
-        """The complete segment; the next one starts."""
-        segment = Segment(self._x, self._pseudo, self._confidence, self._labels, self._cut)
+        """The segment as far as it is; the next one starts."""
+        n = self._n
+        segment = Segment(self._x[:n], self._pseudo[:n], self._confidence[:n], self._labels[:n], self._cut[:n])
         self._start()
         return segment

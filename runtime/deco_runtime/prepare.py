@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,9 @@ from deco_runtime.golden import golden_check
 from deco_runtime.guard import Guard, Labelled
 from deco_runtime.learner import Learner
 from deco_runtime.recipe import Recipe, named, override
+from deco_runtime.redact import redact
 from deco_runtime.resources import Limits, Resources
+from deco_runtime.resume import START, Place
 from deco_runtime.run import Run
 from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer, normalised, read_test_folder
@@ -56,8 +59,8 @@ class Options:
     limits: Limits = field(default_factory=Limits)
 
 
-def prepare(options: Options, source_name: str, source_value: Any, started: float) -> tuple[Run, int]:
-    """A run that is ready to go, and the frames of its source to skip because they lie behind the learned state.
+def prepare(options: Options, source_name: str, source_value: Any, started: float) -> tuple[Run, Place]:
+    """A run that is ready to go, and the place in its source that the learned state was at.
 
     source_name, source_value: the source option given and its value. started: monotonic time the program began.
     Raises the DecoError of whatever cannot be used.
@@ -115,12 +118,14 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         order=options.order,
         labels=options.labels,
     )
-    source = sources.discover()[source_name].open_source(source_value, request)
-    skip = 0
-    if restored and not source.live and restored.source == source.name and restored.position:
-        skip = restored.position
-        view.line(f"goes on with {source.name} at frame {skip}")
-    if learner is not None and not skip:
+    reopen: Callable[[], sources.FrameSource] = partial(
+        sources.discover()[source_name].open_source, source_value, request
+    )
+    source, behind = reopen(), START
+    if restored and not source.live and restored.source == redact(source.name) and restored.position:
+        behind = Place(restored.position, restored.digest)
+        view.line(f"goes on with {source.name} at frame {behind.frames}")
+    if learner is not None and not behind.frames:
         learner.scene = None  # another stream, or the same one after a while
     if learner is not None and learner.guard is not None and restored is not None and restored.guard is None:
         _vet(learner, learner.guard, events, view)
@@ -137,8 +142,9 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         options.max_segments,
         recipe.segment,
         started,
+        reopen,
     )
-    return run, skip
+    return run, behind
 
 
 def new_learner(bundle: Bundle, engine: Engine, recipe: Recipe, seed: int) -> BaseLearner:

@@ -11,6 +11,7 @@ import numpy as np
 from deco_runtime.base import RetrainReport, SegmentReport
 from deco_runtime.events import EventLog
 from deco_runtime.guard import Kept
+from deco_runtime.recipe import Recipe
 from deco_runtime.sources import FrameSource
 from deco_runtime.types import Notice, Segment
 from deco_runtime.view import View
@@ -22,7 +23,8 @@ class Tally:
 
     frames: predicted. known, right: of these, with a label, and predicted right. unknown: of these, answered as none of
     the classes. segments: gathered. dropped_segments: of these, refused because the learner was busy.
-    given_up_segments: of these, not learned because memory was short.
+    given_up_segments: of these, not learned because memory was short. unlearned_frames: of the last segment, which did
+    not get complete and was not learned from.
     ages: seconds from grabbing to predicting, of the last 1000 frames of a live source.
     """
 
@@ -33,6 +35,7 @@ class Tally:
     segments: int = 0
     dropped_segments: int = 0
     given_up_segments: int = 0
+    unlearned_frames: int = 0
     ages: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
 
     @property
@@ -63,6 +66,26 @@ class Reporter:
             "source", action="opened", name=source.name, live=source.live, skipped=skipped, **source.figures()
         )
 
+    def begun_anew(self, source: FrameSource, frames: int, reason: str) -> None:
+        """A replayed source is read from its beginning, because it is not the one that so many frames were read of."""
+        self._source = source
+        self._view.line(
+            f"warning: expected {source.name} as the last run left it at frame {frames}, but {reason}; "
+            "starts anew with its first frame"
+        )
+        self._events.write("source", action="begun anew", name=source.name, reason=reason, frames=frames)
+
+    def left_over(self, frames: int, segment: int, recipe: Recipe) -> None:
+        """So many frames at the end of the stream were not learned from."""
+        self._tally.unlearned_frames = frames
+        why = f"{recipe.name} learns from segments of {segment}"
+        if recipe.method == "regression" and not self._source.live:
+            why += " and at the end from a quarter of one or more"
+        self._view.line(
+            f"note: the last {frames} frame{'s were' if frames > 1 else ' was'} not learned from, because {why}; "
+            "--set segment=N makes them smaller"
+        )
+
     def ended(self) -> None:
         """The source is closed."""
         source, note = self._source, self._source.note()
@@ -74,6 +97,7 @@ class Reporter:
             name=source.name,
             frames=self._tally.frames,
             dropped=source.dropped,
+            unlearned_frames=self._tally.unlearned_frames,
             note=note,
             **source.figures(),
         )
@@ -176,6 +200,7 @@ class Reporter:
             "dropped_segments": tally.dropped_segments,
             "given_up_segments": tally.given_up_segments,
             "unknown_frames": tally.unknown,
+            "unlearned_frames": tally.unlearned_frames,
             "frame_age_ms": tally.age_ms(),
             **self._source.figures(),
             "stream_accuracy": tally.stream_accuracy,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,10 @@ from deco_runtime.events import EventLog
 from deco_runtime.gather import Gatherer
 from deco_runtime.notify import Notifier
 from deco_runtime.preprocess import preprocess
+from deco_runtime.redact import redact
 from deco_runtime.report import Reporter, Tally
 from deco_runtime.resources import Resources
+from deco_runtime.resume import START, Place, Seen
 from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer
 from deco_runtime.sources import FrameSource
@@ -35,6 +37,10 @@ from deco_runtime.worker import Cancelled, Worker
 
 SCORE_EVERY = 5
 """Segments between two scores of `--test`, at least: thousands of images take longer than a segment."""
+
+REST = 4
+"""The last frames of a replayed stream are learned from by deco+ if they are at least one in so many of a segment: of
+fewer, the shares of the classes say little."""
 
 
 class Run:
@@ -54,20 +60,22 @@ class Run:
         max_segments: int | None,
         segment_size: int,
         started: float,
+        reopen: Callable[[], FrameSource],
     ) -> None:
-        """learner: None for plain inference. started: monotonic time the program began, for the first prediction."""
+        """learner: None for plain inference. started: monotonic time the program began, for the first prediction.
+        reopen: opens a replayed source from its beginning."""
         self.bundle, self.engine, self.source, self.learner = bundle, engine, source, learner
         self.scorer, self.events, self.view = scorer, events, view
         self.stop = threading.Event()
         self._saver, self._resources = saver, resources
         self._max_segments, self._segment_size = max_segments, segment_size
-        self._started = started
+        self._started, self._reopen = started, reopen
         self._frozen_theta = bundle.weights()
         self._frozen: float | None = None
         self._before: float | None = None
         self._deployed: float | None = None
         self._scored_at = 0
-        self._tally, self._position = Tally(), 0
+        self._tally, self._seen, self._place = Tally(), Seen(), START
         self._report = Reporter(bundle.classes, source, events, view, self._tally)
         self._retrains_before = learner.retrains if learner else 0
         self._first_prediction: float | None = None
@@ -85,21 +93,21 @@ class Run:
     def _predict_frozen(self, x: Floats) -> Floats:
         return self.engine.predict(self._frozen_theta, x)[0]
 
-    def go(self, skip: int = 0) -> dict[str, Any]:
+    def go(self, behind: Place = START) -> dict[str, Any]:
         """Run to the end of the source, `max_segments`, or `stop`; returns the summary.
 
-        skip: frames of a replayed source that lie behind the state. Raises SourceError when the source fails; what was
+        behind: what of a replayed source lies behind the state. Raises SourceError when the source fails; what was
         learned until then is saved first.
         """
         threading.Thread(target=self._close_when_stopped, name="closer", daemon=True).start()
-        self._report.opened(skip)
-        worker = Worker(lambda segment: self._learn(segment, 0)) if self.source.live and self.learner else None
+        self._report.opened(behind.frames)
+        worker = Worker(lambda segment: self._learn(segment, START)) if self.source.live and self.learner else None
         finished = False
         try:
             self._score("before")
             if worker is None:  # the learner's thread does it itself: predictions do not wait for it
                 self._retrain_if_due()
-            finished = self._frame_loop(worker, skip)
+            finished = self._frame_loop(worker, behind)
         except Cancelled:
             pass
         finally:
@@ -109,7 +117,7 @@ class Run:
             if worker:
                 worker.end()
             if finished:
-                self._position = 0
+                self._place = START
             self._save()
             self.source.close()
             self._report.ended()
@@ -117,19 +125,17 @@ class Run:
             self._score("after", check=lambda: self._notify.step(self._status))
         return self._summary()
 
-    def _frame_loop(self, worker: Worker | None, skip: int) -> bool:
+    def _frame_loop(self, worker: Worker | None, behind: Place) -> bool:
         """Predict and gather until the source ends (True) or something stops the run (False)."""
         gathered = Gatherer(self.bundle.image_shape, self._segment_size)
-        self._position = skip
-        for number, frame in enumerate(self.source.frames()):
+        self._place = behind
+        for frame in self._frames(behind):
             if self.stop.is_set():
                 return False
             if isinstance(frame, Notice):
                 self._hear(frame)
                 if frame.action == "lost":
                     gathered.cut()
-                continue
-            if number < skip:
                 continue
             self._predict(frame, gathered)
             if not gathered.full:
@@ -139,7 +145,7 @@ class Run:
             if self.learner is None:
                 self._report.segment(self._tally.segments, segment, None)
             elif worker is None:
-                self._learn(segment, number + 1)
+                self._learn(segment, self._seen.place)
             elif not worker.offer(segment):
                 self._tally.dropped_segments += 1
                 gathered.cut()
@@ -151,7 +157,46 @@ class Run:
         if worker:
             self._notify.stopping()
             worker.drain()
+        if not self.stop.is_set() or self.source.live:  # else the next run goes on with them
+            self._end_with(gathered)
         return not self.stop.is_set()
+
+    def _frames(self, behind: Place) -> Iterator[Frame | Notice]:
+        """What comes from the source, from the place on; all of it where that is of a stream that has changed."""
+        if self.source.live:
+            yield from self.source.frames()
+            return
+        while True:
+            self._seen, changed = Seen(), ""
+            for frame in self.source.frames():
+                if isinstance(frame, Frame):
+                    self._seen.add(frame.pixels)
+                if self._seen.frames > behind.frames:
+                    yield frame
+                elif self._seen.frames == behind.frames and self._seen.place != behind:
+                    changed = "it has changed since"
+                    break
+            if not changed and self._seen.frames < behind.frames:
+                changed = f"it ends after {self._seen.frames} now"
+            if not changed or self.stop.is_set():
+                return
+            self.source.close()
+            self.source = self._reopen()
+            self._report.begun_anew(self.source, behind.frames, changed)
+            self._place = behind = START
+            if self.learner is not None:
+                self.learner.scene = None
+
+    def _end_with(self, gathered: Gatherer) -> None:
+        """Learn from the frames of the last segment, which is not complete, or say that nobody does."""
+        if self.learner is None or not gathered.count:
+            return
+        recipe = self.learner.recipe
+        if not self.source.live and recipe.method == "regression" and gathered.count * REST >= self._segment_size:
+            self._tally.segments += 1
+            self._learn(gathered.take(), self._seen.place)
+            return
+        self._report.left_over(gathered.count, self._segment_size, recipe)
 
     def _hear(self, notice: Notice) -> None:
         """What a live source says; as long as it says anything, the run is alive."""
@@ -185,15 +230,15 @@ class Run:
         else:
             gathered.cut()
 
-    def _learn(self, segment: Segment, position: int) -> None:
-        """Learn one segment that ends at frame `position` of a replayed source (0 for a live one)."""
+    def _learn(self, segment: Segment, place: Place) -> None:
+        """Learn one segment that ends at this place of a replayed source (START for a live one)."""
         learner = self.learner
         assert learner is not None
         self._retrain_if_due()  # one that the last run, or want of memory, had to give up
         paused = self._pause
         check = self._counting(*learner.steps)
         report = self._resources.work(lambda: learner.learn(segment, check), self._check)
-        self._position = position
+        self._place = place
         if report is None:
             self._tally.given_up_segments += 1
             learner.scene = None
@@ -244,7 +289,7 @@ class Run:
 
     def _save(self) -> None:
         if self.learner is not None:
-            self._saver.save(self.learner, self.source.name, self._position)
+            self._saver.save(self.learner, redact(self.source.name), self._place)
 
     def _check(self) -> None:
         if self.stop.is_set():
@@ -279,6 +324,7 @@ class Run:
         self.source.close()
 
     def _summary(self) -> dict[str, Any]:
+        self.events.settle()
         return {
             "before": self._before,
             "frozen": self._frozen,
@@ -291,6 +337,8 @@ class Run:
             "peak_memory_mb": peak_memory_mb(),
             "saved_bytes": self._saver.written,
             "saved_bytes_per_day": self._saver.per_day(),
+            "lost_events": self.events.lost,
+            "lost_lines": self.view.lost,
             "seconds": time.monotonic() - self._started,
             "engine": self.engine.name,
         }

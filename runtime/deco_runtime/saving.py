@@ -10,6 +10,7 @@ from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle
 from deco_runtime.errors import StateError
 from deco_runtime.events import EventLog
+from deco_runtime.resume import START, Place
 from deco_runtime.view import View
 
 DAY_S = 86_400.0
@@ -46,14 +47,14 @@ class Saver:
         """Whether `every` seconds have passed since the last try, or since the start."""
         return time.monotonic() - self._tried >= self._every
 
-    def save(self, learner: BaseLearner, source: str, position: int) -> None:
-        """Save what is learned, `position` frames into a replayed source, unless the newest file holds just that: a
+    def save(self, learner: BaseLearner, source: str, place: Place = START) -> None:
+        """Save what is learned up to a place in a replayed source, unless the newest file holds just that: a
         service that starts again and again because its camera is away must not wear out the card.
 
         One event, and a line when saving turns bad or good again.
         """
         begun = time.monotonic()
-        snapshot = states.LearnedState.of(learner, self._bundle, source, position)
+        snapshot = states.LearnedState.of(learner, self._bundle, source, place.frames, place.digest)
         if _identity(snapshot) == self._there:
             return
         try:
@@ -89,7 +90,7 @@ class Saver:
 
 def _identity(state: states.LearnedState) -> tuple[object, ...]:
     """What tells two states of one directory apart: nothing is learned without a count going up."""
-    return tuple(state.counts.items()), state.source, state.position
+    return tuple(state.counts.items()), state.source, state.position, state.digest
 
 
 def per_day(written: int, seconds: float) -> float | None:

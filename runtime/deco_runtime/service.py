@@ -15,6 +15,9 @@ import click
 
 from deco_runtime.errors import RuntimeMissingError, StateError, UsageError
 from deco_runtime.recipe import RECIPES, named
+from deco_runtime.redact import redact
+from deco_runtime.sources.video import VARIABLE
+from deco_runtime.terminal import say
 
 if TYPE_CHECKING:
     from deco_runtime.bundle import Bundle
@@ -35,9 +38,9 @@ _LOCAL = ("SupplementaryGroups=video", "DevicePolicy=closed", "DeviceAllow=char-
 class Service:
     """What a unit depends on. All paths are absolute.
 
-    camera: a device, or a URL. state: None for systemd's own directory STATES/name. user: None for one that systemd
-    makes up. recipe: None for the bundle's own. program: the interpreter. needed: further directories of the program
-    that the sandbox would hide.
+    camera: a device, or a URL. secret: a file that keeps this URL, None where it holds no secret. state: None for
+    systemd's own directory STATES/name. user: None for one that systemd makes up. recipe: None for the bundle's own.
+    program: the interpreter. needed: further directories of the program that the sandbox would hide.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Service:
     recipe: str | None
     program: Path
     needed: tuple[Path, ...]
+    secret: Path | None = None
 
     @property
     def remote(self) -> bool:
@@ -71,7 +75,8 @@ def unit(service: Service) -> str:
     bundle, remote, state = word(str(service.bundle)), service.remote, service.state
     arguments = ["-m", "deco_runtime.cli", "--bundle", str(service.bundle)]
     arguments += ["--state", str(state or STATES / service.name)]
-    arguments += ["--video" if remote else "--camera", service.camera]
+    if service.secret is None:
+        arguments += ["--video" if remote else "--camera", service.camera]
     arguments += ["--recipe", service.recipe] if service.recipe else []
     lines = [
         f"{MARK}; `systemctl edit {service.name}` changes it, docs/service.md explains it.",
@@ -82,6 +87,7 @@ def unit(service: Service) -> str:
         "# A camera that stays away is waited for without end; what fails faster than RestartSec= is not.",
         *("StartLimitIntervalSec=5min", "StartLimitBurst=40", ""),
         *("[Service]", "Type=notify"),
+        *([f"EnvironmentFile={word(str(service.secret))}"] if service.secret else []),
         f"ExecStart=:{' '.join(map(word, [str(service.program), *arguments]))}",
         "# Where each thread was goes to the journal when the watchdog ends the program.",
         *("Environment=PYTHONFAULTHANDLER=1", "LimitCORE=0"),
@@ -170,30 +176,56 @@ def install_service(
     _check_readable((*_files(opened), program, Path(__file__)), user, groups)
     packages = Path(__file__).absolute().parents[1]
     needed = _hidden((Path(sys.prefix), Path(sys.base_prefix), packages, opened.path.resolve()), opened.path)
-    text = unit(Service(name, opened.path, _camera(camera), directory, user, recipe, program, needed))
-    target = UNITS / f"{name}.service"
+    target, url = UNITS / f"{name}.service", _camera(camera)
+    secret = target.with_suffix(".env") if redact(url) != url else None
+    text = unit(Service(name, opened.path, url, directory, user, recipe, program, needed, secret))
     start = f"systemctl daemon-reload && systemctl enable --now {name}"
     if show:
         click.echo(text, nl=False)
-        click.echo(f"write this to {target}, then: {start}", err=True)
+        if secret is not None:
+            say(f'write {VARIABLE}="{redact(url)}", with what is hidden here, to {secret}, for root alone (mode 600)')
+        say(f"write this to {target}, then: {start}")
         return
-    _write(target, text)
+    _check_ours(target)
+    if secret is not None:
+        _write(secret, f"{VARIABLE}={_quoted(url)}\n", 0o600)
+    _write(target, text, 0o644)
+    if secret is None:
+        target.with_suffix(".env").unlink(missing_ok=True)  # of a camera before this one
     click.echo(f"wrote {target}; start it, now and at every boot, with\n{start}")
 
 
-def _write(target: Path, text: str) -> None:
+def _check_ours(target: Path) -> None:
+    """Raise UsageError where another's unit, or none that can be read, has this name."""
     try:
-        if os.path.lexists(target) and (target.is_symlink() or not target.read_text("utf-8").startswith(MARK)):
-            raise UsageError(
-                f"expected {target} to be new or of deco-run, but found another unit; choose another --name"
-            )
-        target.write_text(text, "utf-8")
-        target.chmod(0o644)
+        ours = not os.path.lexists(target) or (not target.is_symlink() and target.read_text("utf-8").startswith(MARK))
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UsageError(
-            f"expected to write {target}, but the system says: {said}; run it with sudo, or with --print"
-        ) from error
+        raise _refused(target, error) from error
+    if not ours:
+        raise UsageError(f"expected {target} to be new or of deco-run, but found another unit; choose another --name")
+
+
+def _write(target: Path, text: str, mode: int) -> None:
+    """A file that no other user can read before it has its mode, and that is whole or not there."""
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        partial.unlink(missing_ok=True)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        partial.chmod(mode)
+        os.replace(partial, target)
+    except OSError as error:
+        raise _refused(target, error) from error
+
+
+def _refused(target: Path, error: OSError | UnicodeDecodeError) -> UsageError:
+    said = error.strerror if isinstance(error, OSError) else "it is no text"
+    return UsageError(f"expected to write {target}, but the system says: {said}; run it with sudo, or with --print")
+
+
+def _quoted(text: str) -> str:
+    """A value of an EnvironmentFile, whatever printable characters it has."""
+    return '"' + re.sub(r'(["\\`$])', r"\\\1", text) + '"'
 
 
 def _absolute(path: Path) -> Path:

@@ -40,7 +40,8 @@ class LearnedState:
     generator. counts: those of COUNTS, as in BaseLearner. source, position: the replayable stream and how many of its
     frames lie behind this state, so that an interrupted run goes on where it was; position 0 when the stream was
     finished. guard: None when updates were not guarded, so that nothing is known about the model. scene: as in
-    BaseLearner; it means something only where the stream goes on at `position`.
+    BaseLearner; it means something only where the stream goes on at `position`. digest: of these frames, as in
+    `resume.Place`; "" for none.
     """
 
     bundle: str
@@ -53,15 +54,17 @@ class LearnedState:
     position: int
     guard: Kept | None = None
     scene: Floats | None = None
+    digest: str = ""
 
     @classmethod
-    def of(cls, learner: BaseLearner, bundle: Bundle, source: str, position: int) -> LearnedState:
+    def of(cls, learner: BaseLearner, bundle: Bundle, source: str, position: int, digest: str = "") -> LearnedState:
         """A snapshot of the learner."""
         counts = {name: getattr(learner, name) for name in COUNTS}
         generator = dict(learner.rng.bit_generator.state)
         guard = learner.guard.kept if learner.guard is not None else None
         recipe, model, memory = learner.recipe.name, learner.model, learner.memory
-        return cls(bundle.hash, recipe, model, memory, generator, counts, source, position, guard, learner.scene)
+        place = source, position, guard, learner.scene, digest
+        return cls(bundle.hash, recipe, model, memory, generator, counts, *place)
 
     def restore(self, learner: BaseLearner) -> None:
         """Put the learner back to where the snapshot was taken."""
@@ -129,6 +132,7 @@ def save(directory: Path, state: LearnedState) -> int:
         "counts": state.counts,
         "source": state.source,
         "position": state.position,
+        "digest": state.digest,
     }
     arrays: dict[str, npt.NDArray[Any]] = {"model": state.model, **vars(state.memory)}
     if state.scene is not None:
@@ -259,9 +263,11 @@ def _read(path: Path, bundle: Bundle, fresh: BaseLearner) -> LearnedState:
     rejected = (guard.rejections, guard.pause) if guard else ()
     if not all(type(n) is int and 0 <= n < 2**63 for n in (*counts.values(), position, *rejected)):
         raise ValueError("its counts are not whole numbers")
-    source, recipe = str(meta["source"]), fresh.recipe.name
+    # States of earlier versions have no digest: their stream is begun anew.
+    source, recipe, digest = str(meta["source"]), fresh.recipe.name, str(meta.get("digest", ""))
     scene = _like(arrays["scene"], np.zeros(fresh.states, np.float32)) if "scene" in arrays else None
-    return LearnedState(bundle.hash, recipe, model, memory, meta["generator"], counts, source, position, guard, scene)
+    place = source, position, guard, scene, digest
+    return LearnedState(bundle.hash, recipe, model, memory, meta["generator"], counts, *place)
 
 
 def _memory(arrays: dict[str, Array], like: Memory, prefix: str = "") -> Memory:

@@ -1,18 +1,27 @@
-"""What the commands share at the terminal: exit codes, one-sentence errors, progress bars."""
+"""What the commands share at the terminal: exit codes, one-sentence errors, signals, progress bars."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import sys
+import time
 from collections.abc import Callable, Iterator
+from functools import cache
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deco_runtime.errors import DecoError, RuntimeMissingError, first_line
+from deco_runtime.outlet import Outlet
+from deco_runtime.redact import redact
+from deco_runtime.start import IGNORED, wanted
 
-INTERRUPTED = 130
-"""Exit code after SIGINT, as shells have it."""
+if TYPE_CHECKING:
+    from types import FrameType
 
 HEADLESS = (
     "this OpenCV needs a screen's library: run pip uninstall opencv-python opencv-contrib-python, then "
@@ -20,49 +29,147 @@ HEADLESS = (
 )
 """What to do where importing cv2 misses libGL."""
 
+PATIENCE_S = 5.0
+"""A second Ctrl-C within so long does not cut short what the first one made a command clear up."""
+
+_received: tuple[int, float] | None = None  # the signal that ends the command, and when it came
+
+
+def stderr() -> IO[str]:
+    """Standard error as an Outlet, or as it is where it has no file, as in tests."""
+    return _way_out(sys.stderr)
+
+
+def say(text: str) -> None:
+    """A line on standard error, without what is secret in an address. Whatever becomes of it, the program goes on."""
+    stderr().write(f"{redact(text)}\n")
+
+
+def tell(text: str) -> None:
+    """A line of a result on standard output, by a command whose work does not end because nobody can read it."""
+    _way_out(sys.stdout).write(f"{text}\n")
+
+
+def _way_out(stream: Any) -> IO[str]:
+    try:
+        handle = stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return cast("IO[str]", stream if stream is not None else _outlet(os.open(os.devnull, os.O_WRONLY), "utf-8"))
+    return cast("IO[str]", _outlet(handle, stream.encoding))
+
+
+@cache
+def _outlet(handle: int, encoding: str) -> Outlet:
+    return Outlet(handle, encoding)
+
 
 def exit_with(command: click.Command) -> int:
-    """Run a click command; its exit code, with every DecoError printed as its sentence on stderr."""
+    """Run a click command; its exit code, with every DecoError printed as its sentence on stderr.
+
+    A signal that ends it: the word for that, and 128 + its number, as shells have it.
+    """
+    _open_closed()
+    catch_signals()
+    code = _run(command)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):  # what is left in its buffer would fail again, with a traceback
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        say(f"error: expected to write to standard output, but the system says: {error.strerror}; mend that")
+        code = code or DecoError.exit_code
+    for stream in (sys.stdout, sys.stderr):
+        out: Any = _way_out(stream)
+        if isinstance(out, Outlet) and (not out.settle() or out.lost) and stream is sys.stdout:
+            said = f"the system says: {out.error.strerror}" if out.error else "nobody reads it"
+            say(f"warning: expected to write the result to standard output, but {said}; the work itself is done")
+    return code
+
+
+def _run(command: click.Command) -> int:
     try:
         result = command.main(standalone_mode=False)
-    except DecoError as error:
-        click.echo(f"error: {error}", err=True)
-        return error.exit_code
-    except click.ClickException as error:
-        click.echo(f"error: {' '.join(error.format_message().split()).rstrip('.')}; see --help", err=True)
-        return error.exit_code
-    except OSError as error:  # a path that may not be looked at, a name that is too long, a full disk
-        name, said = error.filename or "a file", error.strerror or error
-        click.echo(f"error: expected to use {name}, but the system says: {said}; check it", err=True)
-        return DecoError.exit_code
-    except ImportError as error:  # a package is there, and something that it needs is not
-        if error.name and error.name.startswith("deco_"):
+    except BaseException as error:
+        # A package whose import was interrupted raises whatever it likes.
+        if _received is not None or isinstance(error, (click.Abort, KeyboardInterrupt)):
+            say("interrupted")
+            return 128 + (_received[0] if _received else signal.SIGINT)
+        if (found := _sentence(error)) is None:
             raise
+        say(f"error: {found[0]}")
+        return found[1]
+    return result if isinstance(result, int) else 0
+
+
+def _sentence(error: BaseException) -> tuple[str, int] | None:
+    """What to say of an error, and the exit code; None for a defect of this program."""
+    if isinstance(error, DecoError):
+        return str(error), error.exit_code
+    if isinstance(error, click.ClickException):
+        return f"{' '.join(error.format_message().split()).rstrip('.')}; see --help", error.exit_code
+    if isinstance(error, OSError):  # a path that may not be looked at, a name that is too long, a full disk
+        name, said = error.filename or "a file", error.strerror or error
+        return f"expected to use {name}, but the system says: {said}; check it", DecoError.exit_code
+    if isinstance(error, ImportError):  # a package is there, and something that it needs is not
+        if error.name and error.name.startswith("deco_"):
+            return None
         name, advice = error.name or "a package", "run deco-doctor, which says what to mend"
         if "libGL" in str(error):
             name, advice = "cv2", HEADLESS
-        click.echo(f"error: expected to import {name}, but: {first_line(error)}; {advice}", err=True)
-        return RuntimeMissingError.exit_code
-    except MemoryError as error:
-        click.echo(f"error: expected enough memory, but: {error}; choose smaller sizes", err=True)
-        return DecoError.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
-    return result if isinstance(result, int) else 0
+        return f"expected to import {name}, but: {first_line(error)}; {advice}", RuntimeMissingError.exit_code
+    if isinstance(error, MemoryError):
+        return f"expected enough memory, but: {error}; choose smaller sizes", DecoError.exit_code
+    return None
+
+
+def catch_signals() -> None:
+    """Have signals that end a program raise KeyboardInterrupt, so that it clears up, and those nobody needs ignored."""
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        global _received
+        if _received is not None and time.monotonic() - _received[1] < PATIENCE_S:
+            return
+        _received = number, time.monotonic()
+        raise KeyboardInterrupt
+
+    on_signals(interrupt)
+
+
+def on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Have the handler called for every signal that ends a program, and those that nobody needs ignored."""
+    for number in wanted():
+        signal.signal(number, handler)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def interrupted() -> bool:
+    """Whether a signal asked for the end: an import can swallow what the handler raises."""
+    return _received is not None
+
+
+def _open_closed() -> None:
+    """Give standard input, output and error a file where they were closed: the next file opened would be one of them,
+    and what a library complains of would go into learned state."""
+    for handle in range(3):
+        try:
+            os.fstat(handle)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     """A function (stage, done, total) that keeps one bar per stage on stderr; off a terminal, a line per stage."""
-    console = Console(stderr=True)
+    console = Console(file=stderr())
     if not console.is_terminal:
         seen = set()
 
         def line(stage: str, done: int, total: int) -> None:
             if stage not in seen:
                 seen.add(stage)
-                click.echo(f"{stage} ({total})", err=True)
+                say(f"{stage} ({total})")
 
         yield line
         return

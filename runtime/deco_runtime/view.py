@@ -10,12 +10,20 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from deco_runtime.outlet import Outlet
+from deco_runtime.redact import redact
+from deco_runtime.terminal import stderr
+
 
 class View:
-    """A small table on stderr, redrawn a few times a second; on anything but a terminal, a line per segment."""
+    """A small table on stderr, redrawn a few times a second; on anything but a terminal, a line per segment.
+
+    Nothing here waits for whoever reads it or raises, and nothing shows what is secret in an address.
+    """
 
     def __init__(self, title: str) -> None:
-        self._console = Console(stderr=True)
+        self._out = stderr()
+        self._console = Console(file=self._out)
         self._rows: dict[str, str] = {}
         self._title = title
         self._times: deque[float] = deque(maxlen=200)
@@ -39,11 +47,16 @@ class View:
 
     def show(self, **rows: Any) -> None:
         """Set rows of the table; the names are shown with spaces for underscores."""
-        self._rows |= {name.replace("_", " "): str(value) for name, value in rows.items() if value is not None}
+        self._rows |= {name.replace("_", " "): redact(str(value)) for name, value in rows.items() if value is not None}
 
     def line(self, text: str) -> None:
         """Something to be read later too: above the table, or plainly when there is no terminal."""
-        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+        self._console.print(redact(text), highlight=False, soft_wrap=True, markup=False)
+
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written so far."""
+        return self._out.lost if isinstance(self._out, Outlet) else 0
 
     @property
     def is_terminal(self) -> bool:

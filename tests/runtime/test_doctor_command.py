@@ -182,7 +182,7 @@ def test_sigterm_ends_what_was_started(quick: Path, tmp_path: Path) -> None:
             time.sleep(0.02)
         process.terminate()
         assert process.wait(10) == 128 + signal.SIGTERM
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == b"\ninterrupted\n"
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 

@@ -22,6 +22,7 @@ from deco_runtime.errors import StateError
 from deco_runtime.events import EventLog
 from deco_runtime.prepare import new_learner
 from deco_runtime.recipe import named
+from deco_runtime.resume import Place
 from deco_runtime.saving import DAY_S, LONG_ENOUGH_S, Saver, per_day
 from deco_runtime.state import CURRENT, PREVIOUS, LearnedState, save
 from deco_runtime.state import load as load_like
@@ -251,16 +252,18 @@ def test_a_disk_that_is_mended_has_everything(
     tmp_path: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "e"
-    saver = Saver(tmp_path / "state", bundle, 0, EventLog(log), View("test"))
+    events_out = EventLog(log)
+    saver = Saver(tmp_path / "state", bundle, 0, events_out, View("test"))
     learner = make_learner(bundle, 1)
-    saver.save(learner, "s", 16)
+    saver.save(learner, "s", Place(16, "a"))
     for segments in (2, 3):
         (tmp_path / "state" / TEMPORARY).symlink_to("/dev/full")  # gone again after each try
         learner.segments = segments
-        saver.save(learner, "s", 16 * segments)
+        saver.save(learner, "s", Place(16 * segments, "a"))
     learner.segments = 4
-    saver.save(learner, "s", 64)
-    saver.save(learner, "s", 64)  # the same again, as at the end of a run
+    saver.save(learner, "s", Place(64, "a"))
+    saver.save(learner, "s", Place(64, "a"))  # the same again, as at the end of a run
+    events_out.settle()
     assert [event["ok"] for event in events(log, "save")] == [True, False, False, True]
     loaded, note = load(tmp_path / "state", bundle)
     assert loaded is not None
@@ -315,6 +318,7 @@ def test_events_go_on_in_a_file_that_logrotate_cut(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "e")
     for number in range(3):
         log.write("segment", number=number)
+    log.settle()
     os.truncate(tmp_path / "e", 0)
     log.write("segment", number=3)
     log.close()

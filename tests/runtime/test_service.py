@@ -183,6 +183,39 @@ def test_print_writes_nothing_but_the_unit(bundle: Path, units: Path, capsys: py
     assert list(units.iterdir()) == []
 
 
+def test_a_password_is_for_root_alone(bundle: Path, units: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Everyone may read a unit and the list of processes."""
+    url = r"""rtsp://user:Se"c\r`e$t/@10.0.0.7/live?token=Secret"""
+    install(bundle, camera=url)
+    made = (units / "deco.service").read_text()
+    assert "10.0.0.7" not in made
+    assert "Secret" not in made
+    command = read(values(made, "ExecStart")[0][1:], c_escapes=True)
+    assert "--video" not in command
+    assert "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6" in made.splitlines()
+    assert values(made, "EnvironmentFile") == [str(units / "deco.env")]
+    kept = units / "deco.env"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    # A shell reads it as systemd does.
+    shell = ["sh", "-c", '. "$1"; printf %s "$DECO_RUN_VIDEO"', "sh", str(kept)]
+    assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == url
+    install(bundle, "--print", camera=url)
+    said = capsys.readouterr()
+    assert "Secret" not in said.out + said.err
+    assert 'write DECO_RUN_VIDEO="rtsp://***@10.0.0.7/live?token=***", with what is hidden here, to' in said.err
+    install(bundle, camera="rtsp://10.0.0.7/live")
+    assert [path.name for path in units.iterdir()] == ["deco.service"]
+
+
+def test_the_variable_is_the_option(bundle_path: Path) -> None:
+    program = "import sys; sys.argv[0] = 'deco-run'; from deco_runtime.cli import main; main()"
+    command = [sys.executable, "-c", program, "--bundle", str(bundle_path), "--no-learn"]
+    given = {**os.environ, "DECO_RUN_VIDEO": "rtsp://user:Secret@127.0.0.1:9/x"}
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 6
+    assert done.stderr.startswith("error: expected a video stream at rtsp://***@127.0.0.1:9/x, found none")
+
+
 def refused(kind: type[DecoError], words: str, bundle: Path, *more: str | Path, camera: str = "0") -> None:
     with pytest.raises(kind) as caught:
         install(bundle, *more, camera=camera)

@@ -92,7 +92,7 @@ def test_help_needs_no_opencv() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
-    for option in ("--camera INDEX|DEVICE|picamera2", "--images DIR", "--video FILE|URL"):
+    for option in ("--camera INDEX|DEVICE|URL|picamera2", "--images DIR", "--video FILE|URL"):
         assert option in shown.stdout
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from importlib import util
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 from deco_runtime.engine import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.recipe import RECIPES
-from deco_runtime.terminal import exit_with, progress_bars
+from deco_runtime.terminal import exit_with, progress_bars, say
 from rich.console import Console
 
 from deco_benchmarks.bench import result as results
@@ -90,7 +89,6 @@ def run(
 
     if out is not None:
         _check_writable(out)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the measuring process too
     options = Options(bundle, engine, quick, sustained, against == "torch", recipe)
     with progress_bars() as progress:
         content = Bench(options, progress).measure(
@@ -98,7 +96,7 @@ def run(
         )
     tables.print_to(Console(), tables.show(results.parse(bundle.name, content)))
     if out is not None:
-        click.echo(f"written to {out}", err=True)
+        say(f"written to {out}")
 
 
 @command.command()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,7 +80,6 @@ def examine(bundle: Path | None, camera_value: str | None, seconds: float) -> It
 
 def main() -> None:
     """Entry point: every DecoError becomes its sentence and exit code."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the job's process too
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names and ° in whatever the board's locale is
     sys.exit(exit_with(command))

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import click
 
+from deco_runtime.redact import redact
+
 Level = Literal["OK", "WARN", "FAIL"]
 COLOURS: dict[Level, str] = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 
@@ -30,7 +32,7 @@ class Finding:
 
     def line(self) -> str:
         """The finding for people; colours vanish where the output is no terminal."""
-        return f"{click.style(f'{self.level:<4}', fg=COLOURS[self.level])}  {self.check}: {self.sentence}"
+        return f"{click.style(f'{self.level:<4}', fg=COLOURS[self.level])}  {self.check}: {redact(self.sentence)}"
 
 
 def can_run(findings: Sequence[Finding]) -> bool:
@@ -53,13 +55,15 @@ def verdict(findings: Sequence[Finding], bundle_given: bool) -> str:
 
 def as_json(findings: Sequence[Finding], sentence: str) -> str:
     """One JSON object: can_run, verdict, findings."""
-    listed = [
-        {"level": f.level, "check": f.check, "sentence": f.sentence, "figures": _plain(f.figures)} for f in findings
-    ]
-    return json.dumps({"can_run": can_run(findings), "verdict": sentence, "findings": listed})
+    listed = [{"level": f.level, "check": f.check, "sentence": f.sentence, "figures": f.figures} for f in findings]
+    return json.dumps(_plain({"can_run": can_run(findings), "verdict": sentence, "findings": listed}))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str):
+        return redact(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,9 +3,10 @@
 A driver or library can block in opening and in reading for ever, hold the device meanwhile, or crash. No thread can be
 ended from outside and none lets go of a device, but a process is killed with all it holds.
 
-Standard input: a byte for each frame that is wanted; its end is the end of this process. Standard output: messages,
-each a line of JSON, and behind {"frame": [height, width]} the pixels. stderr is nobody's: V4L2, FFmpeg and libjpeg
-complain there, of each frame if need be, and what matters is in the messages.
+Standard input: a line of JSON, the keywords of the job, then a byte for each frame that is wanted; its end is the end
+of this process. Standard output: messages, each a line of JSON, and behind {"frame": [height, width]} the pixels.
+stderr is nobody's: V4L2, FFmpeg and libjpeg complain there, of each frame if need be, and what matters is in the
+messages.
 """
 
 from __future__ import annotations
@@ -126,12 +127,15 @@ def capture(outlet: Outlet, job: str, arguments: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the job that the command line names, with the keywords of the JSON object behind it."""
+    """Run the job that the command line names, with the keywords that standard input begins with."""
     for number in (signal.SIGINT, signal.SIGTERM):  # for the program, which ends this process when it is done
         signal.signal(number, signal.SIG_IGN)
     outlet = Outlet(os.dup(1))
     os.dup2(2, 1)  # a library that prints must not spoil the messages
-    thread = threading.Thread(target=capture, args=(outlet, sys.argv[1], json.loads(sys.argv[2])), daemon=True)
+    given = bytearray()
+    while not given.endswith(b"\n"):
+        given += os.read(0, 1) or b"{}\n"
+    thread = threading.Thread(target=capture, args=(outlet, sys.argv[1], json.loads(given)), daemon=True)
     thread.start()
     while os.read(0, 1):
         outlet.want()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
 from deco_runtime.errors import SourceError
+from deco_runtime.redact import redact
 from deco_runtime.sources._faults import Inspector
 from deco_runtime.sources._process import CaptureProcess
 from deco_runtime.types import Frame, Notice
@@ -30,7 +30,7 @@ _TICK_S = 0.2  # between two signs of life while there is no frame
 
 def open_url(url: str, open_s: float = OPEN_S, stall_s: float = STALL_S) -> Live:
     """Receive a stream. Raises SourceError if it cannot be opened within open_s seconds."""
-    shown = re.sub(r"://[^/]*@", "://", url)  # without user and password
+    shown = redact(url)
     return Live(shown, "deco_runtime.sources._capture:open_url", {"url": url, "shown": shown}, open_s, stall_s)
 
 

@@ -29,13 +29,17 @@ class CaptureProcess:
         # The same modules as here: -c and -m alike would put the current directory first, with whatever lies in it.
         program = f"import sys; sys.path[:] = {sys.path!r}; from deco_runtime.sources._child import main; main()"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", program, job, json.dumps(arguments)],
+            [sys.executable, "-c", program, job],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
             start_new_session=True,  # Ctrl-C is for the program
         )
+        with contextlib.suppress(OSError):  # whoever waits for messages hears that the process died
+            assert self._process.stdin is not None
+            # Not as an argument, which every user of the machine can read: a URL may hold a password.
+            self._process.stdin.write(json.dumps(arguments).encode() + b"\n")
         self._widen_pipe()
         self._ending = threading.Lock()  # close() may come from another thread
         self._messages: queue.Queue[dict[str, Any] | Frame | None] = queue.Queue()

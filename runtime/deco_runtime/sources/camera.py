@@ -12,18 +12,20 @@ from deco_runtime.sources import FrameSource, SourceRequest
 
 OPTION = click.Option(
     ["--camera"],
-    metavar="INDEX|DEVICE|picamera2",
+    metavar="INDEX|DEVICE|URL|picamera2",
     help="Learn from a camera at this machine: 0 for the first one, its device such as /dev/video0, or a name below "
     "/dev/v4l/by-id, which stays the same when cameras are plugged in another order; picamera2 for a Raspberry Pi's "
-    "own camera. `v4l2-ctl --list-devices` lists them. Frames that arrive while the device is busy are dropped and "
-    "counted; a camera that is lost is tried again until it is back.",
+    "own camera. `v4l2-ctl --list-devices` lists them. A URL is taken as by --video. Frames that arrive while the "
+    "device is busy are dropped and counted; a camera that is lost is tried again until it is back.",
 )
 
 
 def open_source(value: str, request: SourceRequest) -> FrameSource:
     """Open a camera. Raises SourceError if it is absent, forbidden, busy or no camera."""
-    from deco_runtime.sources._live import Live
+    from deco_runtime.sources._live import Live, open_url
 
+    if "://" in value:  # as --video takes it
+        return open_url(value)
     if value == "picamera2":
         if util.find_spec("picamera2") is None:
             raise RuntimeMissingError(

@@ -9,12 +9,17 @@ import click
 from deco_runtime.errors import SourceError
 from deco_runtime.sources import FrameSource, SourceRequest
 
+VARIABLE = "DECO_RUN_VIDEO"
+"""Of the environment, in place of the option: no other user sees it there, as in the list of processes."""
+
 OPTION = click.Option(
     ["--video"],
+    envvar=VARIABLE,
     metavar="FILE|URL",
     help="Learn from a video file, or from a network camera given as a URL such as rtsp://… or http://…. "
     "Of a file every frame is used, however long that takes; a URL is live: frames that arrive while the "
-    "device is busy are dropped and counted, and a stream that is lost is tried again until it is back.",
+    "device is busy are dropped and counted, and a stream that is lost is tried again until it is back. "
+    f"The environment variable {VARIABLE} keeps a URL with a password out of the list of processes.",
 )
 
 
