@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 from deco_export.data import Images, digits, pick
@@ -24,9 +24,9 @@ TEST_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Photos(Images):
-    """Images of a folder. files: those they were read from, <class>/<image>."""
+    """Images of a folder. files: the names of those they were read from, <class>/<image>."""
 
-    files: tuple[Path, ...] = ()
+    files: tuple[PurePath, ...] = ()
 
     def __getitem__(self, index: Ints) -> Photos:
         files = tuple(self.files[i] for i in index)
@@ -123,7 +123,7 @@ def list_folders(root: Path, labelled_from: str | None = None) -> Folders:
     if labelled_from is not None:
         labelled = folder.list_folder(folder.split_folder(Path(labelled_from))[0])
         classes = labelled.classes
-    train_dir, test_dir = folder.split_folder(root)
+    train_dir, test_dir = folder.split_folder(root, classes)
     if train_dir == root and (root / "stream").is_dir() and (root / "test").is_dir():
         train_dir, test_dir = root / "stream", root / "test"
     train = folder.list_folder(train_dir, classes)
@@ -145,7 +145,8 @@ def check_recorded(source: str, labelled_from: str | None = None) -> str | None:
     Raises UsageError where they have no names, as digits and archives, and DataError as `list_folders`.
     """
     check_folder(source, "--stream recorded")
-    return no_recording(list_folders(Path(source), labelled_from).train.files)
+    train = list_folders(Path(source), labelled_from).train
+    return no_recording([file.relative_to(train.root) for file in train.files])
 
 
 def _three_parts(images: Images, rng: np.random.Generator) -> tuple[Images, Images, Images]:
@@ -158,11 +159,13 @@ def _three_parts(images: Images, rng: np.random.Generator) -> tuple[Images, Imag
 def _read(listed: folder.ImageFolder, size: int) -> Photos:
     pixels = np.empty((len(listed.files), size, size, 3), np.uint8)
     for number, file in enumerate(listed.files):
-        image = folder.read_image(file)
+        image = listed.read(file)
         if image is None:
-            raise DataError(f"expected an image that OpenCV can read, but {file} is not; replace or remove it")
+            why = folder.why_unreadable(file)
+            raise DataError(f"expected an image that can be read, but {file} cannot ({why}); replace or remove it")
         pixels[number] = resize(image, size)
-    return Photos(pixels, np.asarray(listed.labels, np.int64), files=listed.files)
+    names = tuple(file.relative_to(listed.root) for file in listed.files)
+    return Photos(pixels, np.asarray(listed.labels, np.int64), files=names)
 
 
 def unseen(
@@ -187,7 +190,7 @@ def unseen(
         if len(labels) == most:
             break
         seen = folder.fingerprint(listed.files[i]) in trained_on
-        image = None if seen else folder.read_image(listed.files[i])
+        image = None if seen else listed.read(listed.files[i])
         if image is not None:
             pixels.append(resize(image, bundle.preprocessing.size))
             labels.append(listed.labels[i])

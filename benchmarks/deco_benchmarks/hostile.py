@@ -87,7 +87,7 @@ def main(
         raise UsageError(f"expected --streams among {', '.join(STREAMS)}, but found {wrong[0]!r}; correct it")
     bundle, recipe = open_bundle(bundle_path), override(named(recipe_name), settings)
     runs_on, rng = open_engine(bundle, engine), np.random.default_rng(seed)
-    train, test = split_folder(data)
+    train, test = split_folder(data, bundle.classes)
     if test is None:
         raise UsageError(f"expected {data} to have train/ and test/, but found no test/; choose another --data")
     count = segments * recipe.segment

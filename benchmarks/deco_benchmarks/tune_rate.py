@@ -57,13 +57,13 @@ def main(
     trained_on = bundle.trained_on()
     engine = open_engine(bundle)
     how, size, classes = bundle.preprocessing, bundle.preprocessing.size, len(bundle.classes)
-    listed = folder.list_folder(folder.split_folder(data)[0], bundle.classes)
+    listed = folder.list_folder(folder.split_folder(data, bundle.classes)[0], bundle.classes)
     labels = np.asarray(listed.labels)
     labelled = np.array([folder.fingerprint(f) in trained_on for f in track(listed.files, "reading")])
     rng = np.random.default_rng(seed)
 
     def read(index: np.ndarray) -> Images:
-        found = [folder.read_image(listed.files[i]) for i in index]
+        found = [listed.read(listed.files[i]) for i in index]
         return Images(np.stack([resize(p, size) for p in found if p is not None]), labels[index])
 
     images = read(np.flatnonzero(labelled))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -58,7 +58,8 @@ class Data:
 
     trained_on: fingerprints of the files in train and validation. stream, test: the demo's, None for a folder, and no
     stream where every image is labelled.
-    skipped: a sentence about unreadable images, or None. none: images of none of the classes, labels without a meaning.
+    skipped: a sentence about images that are unreadable or were passed over, or None. none: images of none of the
+    classes, labels without a meaning.
     """
 
     classes: tuple[str, ...]
@@ -168,7 +169,7 @@ def load(
     unreadable = folder.Unreadable(total=len(chosen))
     pixels, kept = [], []
     for done, index in enumerate(chosen):
-        image = folder.read_image(listed.files[index])
+        image = listed.read(listed.files[index])
         if image is None:
             unreadable.add(listed.files[index])
         else:
@@ -180,14 +181,15 @@ def load(
         raise DataError(
             f"expected a readable image of every class in {train_dir}, but found none of {lost[0]!r}; add some"
         )
-    names = [listed.files[i].relative_to(train_dir / listed.classes[labels[i]]).as_posix() for i in kept]
+    names = [listed.name(listed.files[i]).as_posix() for i in kept]
     read = np.stack(pixels)
     images = Images(read, labels[kept], find_takes(names, labels[kept], read))
     fingerprints = tuple(sorted(folder.fingerprint(listed.files[i]) for i in kept))
     train, held = hold_out(images, validation, rng)
-    none = [image for file in strange if (image := folder.read_image(file)) is not None]
+    none = [image for file in strange if (image := listed.read(file)) is not None]
     of_none = Images(np.stack([resize(image, size) for image in none]), np.zeros(len(none), np.int64)) if none else NONE
-    return Data(listed.classes, train, held, fingerprints, skipped=unreadable.summary(), none=of_none)
+    skipped = "; ".join(filter(None, (listed.note, unreadable.summary()))) or None
+    return Data(listed.classes, train, held, fingerprints, skipped=skipped, none=of_none)
 
 
 def _apart(listed: folder.ImageFolder) -> tuple[folder.ImageFolder, tuple[Path, ...]]:
@@ -206,7 +208,7 @@ def _apart(listed: folder.ImageFolder) -> tuple[folder.ImageFolder, tuple[Path, 
     kept = [(file, new[c]) for file, c in zip(listed.files, listed.labels, strict=True) if c not in none]
     files, labels = zip(*kept, strict=True)
     strange = tuple(file for file, c in zip(listed.files, listed.labels, strict=True) if c in none)
-    return folder.ImageFolder(listed.root, classes, files, labels), strange
+    return replace(listed, classes=classes, files=files, labels=labels), strange
 
 
 def digits(size: int) -> Images:

@@ -188,7 +188,7 @@ object.
 \b
 deco-run --bundle digits-bundle --demo                    the stream inside the bundle
 deco-run --bundle bundle --camera 0 --events events.jsonl
-deco-run --bundle bundle --images photos --test photos    a labelled folder as a stream, scored
+deco-run --bundle bundle --images photos --test others    a labelled folder as a stream, scored on another
 deco-run install-service --help                           a systemd service, from boot to shutdown
 """
 

@@ -30,6 +30,7 @@ from deco_runtime.resume import START, Place
 from deco_runtime.run import Run
 from deco_runtime.saving import Saver
 from deco_runtime.scoring import Scorer, normalised, read_test_folder
+from deco_runtime.sources.images import Images
 from deco_runtime.view import View
 
 L = TypeVar("L", bound=Learner)
@@ -107,7 +108,6 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         )
         if restored:
             view.line(f"goes on from {directory}: {learner.segments} segments, {learner.retrains} updates")
-    scorer = _scorer(options, source_name, bundle, view)
     request = sources.SourceRequest(
         classes=bundle.classes,
         size=bundle.preprocessing.size,
@@ -125,6 +125,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     if restored and not source.live and restored.source == redact(source.name) and restored.position:
         behind = Place(restored.position, restored.digest)
         view.line(f"goes on with {source.name} at frame {behind.frames}")
+    scorer = _scorer(options, source_name, source, bundle, view)
     if learner is not None and not behind.frames:
         learner.scene = None  # another stream, or the same one after a while
     if learner is not None and learner.guard is not None and restored is not None and restored.guard is None:
@@ -188,10 +189,13 @@ def _vet(learner: BaseLearner, guard: Guard, events: EventLog, view: View) -> No
     events.write("guard", decision=decision, update=learner.retrains, reason=verdict.reason, scores=verdict.scores)
 
 
-def _scorer(options: Options, source_name: str, bundle: Bundle, view: View) -> Scorer | None:
+def _scorer(
+    options: Options, source_name: str, source: sources.FrameSource, bundle: Bundle, view: View
+) -> Scorer | None:
     """For `--test`, or for `--demo` the bundle's own test images."""
     if options.test is not None:
-        pixels, labels, note = read_test_folder(options.test, bundle)
+        streamed = source.files if options.learn and isinstance(source, Images) else ()
+        pixels, labels, note = read_test_folder(options.test, bundle, streamed)
         if note:
             view.line(f"note: {note}")
         return Scorer(bundle.preprocessing, pixels, labels)

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from deco_runtime.bundle import Bundle
 from deco_runtime.errors import DataError
-from deco_runtime.folder import Unreadable, list_folder, read_image
+from deco_runtime.folder import Unreadable, fingerprints, list_folder, part_for_testing
 from deco_runtime.preprocess import Preprocessing, normalise, resize
 from deco_runtime.types import Check, Floats, Ints, Pixels
 
 BATCH = 64
 
 
-def read_test_folder(root: Path, bundle: Bundle) -> tuple[Pixels, Ints, str | None]:
+def read_test_folder(root: Path, bundle: Bundle, streamed: Sequence[Path] = ()) -> tuple[Pixels, Ints, str | None]:
     """Pixels (n, size, size, 3) uint8 and labels (n,) of DIR/test, or of DIR where there is no such part; and a note.
 
-    Raises DataError when the folder cannot be used.
+    Copies of images that the model was trained on are left out, and of `streamed`, those that it learns from.
+
+    Raises DataError when the folder cannot be used, or nothing of it is left.
     """
-    part = root / "test"
-    listed = list_folder(part if part.is_dir() and part.name not in bundle.classes else root, bundle.classes)
-    unreadable = Unreadable(len(listed.files))
+    listed = list_folder(part_for_testing(root, bundle.classes), bundle.classes)
+    trained_on = bundle.trained_on()
+    learned_from = frozenset(fingerprints(streamed)) - {None}
+    prints = fingerprints(listed.files) if trained_on or learned_from else [None] * len(listed.files)
+    kept = [i for i, own in enumerate(prints) if own not in trained_on and own not in learned_from]
+    trained = sum(own in trained_on for own in prints)
+    counts = ((trained, "trained on"), (len(prints) - len(kept) - trained, "streamed"))
+    left_out = " and ".join(f"{count} {how}" for count, how in counts if count)
+    if not kept:
+        raise DataError(
+            f"expected test images that the model does not learn from, found only such in {listed.root} "
+            f"({left_out}): name another folder for --test, or split this one into train/ and test/"
+        )
+    unreadable = Unreadable(len(kept))
     pixels, labels = [], []
-    for file, label in zip(listed.files, listed.labels, strict=True):
-        image = read_image(file)
+    for file, label in ((listed.files[i], listed.labels[i]) for i in kept):
+        image = listed.read(file)
         if image is None:
             unreadable.add(file)
         else:
@@ -34,7 +47,9 @@ def read_test_folder(root: Path, bundle: Bundle) -> tuple[Pixels, Ints, str | No
             labels.append(label)
     if not pixels:
         raise DataError(f"expected test images in {root} that OpenCV can read, found none: replace them")
-    return np.stack(pixels), np.asarray(labels, np.int64), unreadable.summary()
+    said = f"left out of the test images those that the model learns from ({left_out})" if left_out else None
+    notes = filter(None, (listed.note, said, unreadable.summary()))
+    return np.stack(pixels), np.asarray(labels, np.int64), "; ".join(notes) or None
 
 
 def answers(

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-Mode = Literal["normal", "stall", "drop", "silent", "garbage", "half"]
+Mode = Literal["normal", "stall", "drop", "silent", "garbage", "half", "endless", "wrong"]
 
 
 def numbered(i: int) -> npt.NDArray[np.uint8]:
@@ -32,6 +32,13 @@ def jpeg(picture: npt.NDArray[np.uint8]) -> bytes:
     return cv2.imencode(".jpg", picture)[1].tobytes()
 
 
+def with_zeros(data: bytes) -> bytes:
+    """A JPEG with zeros in the second half of what its scan holds, and with its end mark."""
+    scan = data.index(b"\xff\xda") + 14
+    kept = scan + (len(data) - 2 - scan) // 2
+    return data[:kept] + bytes(len(data) - 2 - kept) + data[-2:]
+
+
 @contextmanager
 def mjpeg_server(
     picture: Callable[[int], npt.NDArray[np.uint8]],
@@ -46,6 +53,7 @@ def mjpeg_server(
     normal: without end. stall: `after` frames, then keep the connection but send no more.
     drop: `after` frames, then close it. silent: accept the connection and never answer.
     garbage: answer with random bytes. half: of every third frame only the first half of its bytes.
+    endless: no frame has its end mark. wrong: every third frame has zeros in its second half.
     """
     stop = threading.Event()
 
@@ -65,10 +73,14 @@ def mjpeg_server(
                 self.wfile.write(np.random.default_rng(0).bytes(100_000))
                 return
             i = 0
-            while not stop.is_set() and (mode in ("normal", "half") or i < after):
+            while not stop.is_set() and (mode in ("normal", "half", "endless", "wrong") or i < after):
                 data = jpeg(picture(i))
                 if mode == "half" and i % 3 == 2:
                     data = data[: len(data) // 2]
+                elif mode == "wrong" and i % 3 == 2:
+                    data = with_zeros(data)
+                elif mode == "endless":
+                    data = data.removesuffix(b"\xff\xd9")
                 head = f"--picture\r\nContent-Type: image/jpeg\r\nContent-Length: {len(data)}\r\n\r\n"
                 self.wfile.write(head.encode() + data + b"\r\n")
                 time.sleep(1 / fps)

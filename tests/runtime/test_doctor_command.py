@@ -223,7 +223,7 @@ def test_what_a_camera_shows(kind: str) -> None:
 
 
 def test_what_is_said_of_a_camera() -> None:
-    told = {"name": "c", "frames": 9, "dropped": 0, "rate": 5.0, "longest_gap": 0.2, "open_seconds": 0.1}
+    told = {"name": "c", "frames": 9, "dropped": 0, "damaged": 0, "rate": 5.0, "longest_gap": 0.2, "open_seconds": 0.1}
     told |= {"sizes": [[4, 2], [8, 4]], "changed": 3, "brightest": 200.0, "spread": 9.0, "colours_differ": True}
     told |= {"centre": [1.0, 2.0, 3.0]}
     size, motion, _, colour = camera._look(told)

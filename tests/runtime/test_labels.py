@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import cv2
@@ -45,6 +46,14 @@ def test_a_range_may_be_long(tmp_path: Path) -> None:
 
 def test_a_class_with_a_comma_in_its_name(tmp_path: Path) -> None:
     assert read_labels(write(tmp_path / "l.csv", 'frame,label\n0,"a, b"\n'), ("a, b", "c"))(0) == 0
+
+
+def test_a_class_is_known_however_its_name_is_written(tmp_path: Path) -> None:
+    forms = [unicodedata.normalize(form, "Möhre") for form in ("NFC", "NFD")]
+    for written in forms:
+        for known in forms:
+            labels = read_labels(write(tmp_path / "l.csv", f"frame,label\n0,{written}\n1,cat\n"), ("cat", known))
+            assert [labels(0), labels(1)] == [1, 0]
 
 
 HEADER = "expected the header frame,label or first,last,label in {}, line 1, found "

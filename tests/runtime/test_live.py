@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from deco_runtime.errors import SourceError
 from deco_runtime.sources import FrameSource, _faults, _live, _process
-from deco_runtime.sources._capture import decode
 from deco_runtime.sources._live import Live
+from deco_runtime.sources._opencv import to_picture
 from deco_runtime.types import Frame, Notice, Pixels
 from mjpeg_server import jpeg, mjpeg_server, number_of, numbered
 
@@ -432,13 +432,53 @@ def test_half_frames_are_counted_and_left_out() -> None:
     assert source.figures()["damaged"] >= 5
 
 
-def test_what_is_half_a_jpeg() -> None:
-    whole = jpeg(numbered(7))
-    for cut in (whole[: len(whole) // 2], whole[:-2], b"\xff\xd8\xff\xd9", b"\0" * 40):
-        assert decode(np.frombuffer(cut, np.uint8)[None]) is None
-    decoded = decode(np.frombuffer(whole + b"\0" * 100, np.uint8)[None])
-    assert decoded is not None
-    assert number_of(decoded) == 7
+def test_frames_without_end_marks_are_whole() -> None:
+    with mjpeg_server(numbered, "endless") as url:
+        source = _live.open_url(url)
+        numbers = [number_of(frame.pixels) for frame, _ in zip(only(source), range(15), strict=False)]
+        source.close()
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == 15
+    assert source.figures()["damaged"] == source.figures()["stalls"] == 0
+
+
+def noise(i: int) -> Pixels:
+    return np.random.default_rng(i).integers(0, 256, (48, 64, 3), np.uint8)
+
+
+def test_frames_with_wrong_bytes_are_counted_and_left_out() -> None:
+    with mjpeg_server(noise, "wrong") as url:
+        source = _live.open_url(url)
+        frames = [frame for frame, _ in zip(only(source), range(20), strict=False)]
+        source.close()
+    assert source.figures()["damaged"] >= 5
+    for frame in frames:
+        np.testing.assert_allclose(frame.pixels[:24].std(), frame.pixels[24:].std(), rtol=0.2)
+
+
+def test_a_stream_of_nothing_but_damage_is_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mjpeg_server as server
+
+    monkeypatch.setattr(server, "jpeg", lambda picture: server.with_zeros(jpeg(picture)))
+    with mjpeg_server(noise) as url:
+        source = _live.open_url(url, stall_s=0.7)
+        lost = until(source, "lost")
+        assert "all" in one_sentence(lost.figures["reason"])
+        assert "came damaged: check its cable or the network" in lost.figures["reason"]
+        assert lost.figures["stalled"] is False
+        source.close()
+    assert source.figures()["damaged"] > 5
+    assert source.figures()["stalls"] == 0
+
+
+def test_what_is_a_damaged_jpeg() -> None:
+    whole = jpeg(noise(7))
+    for cut in (whole[: len(whole) // 2], whole[:-40], b"\xff\xd8\xff\xd9", b"\0" * 40):
+        assert to_picture(np.frombuffer(cut, np.uint8)[None]) is None
+    intact = to_picture(np.frombuffer(whole, np.uint8)[None])
+    assert intact is not None
+    for same in (whole[:-2], whole[:-1], whole + b"\0" * 100, whole[:-2] + b"\0" * 8 + whole[-2:]):
+        np.testing.assert_array_equal(to_picture(np.frombuffer(same, np.uint8)[None]), intact)
 
 
 def test_another_size_in_mid_stream_goes_on_and_is_said_once() -> None:
@@ -486,6 +526,6 @@ def test_a_frozen_stream_is_said_and_so_is_its_end(monkeypatch: pytest.MonkeyPat
 def test_grey_and_transparent_pictures_become_bgr() -> None:
     grey, thin = np.full((8, 6), 7, np.uint8), np.full((8, 6, 1), 8, np.uint8)
     alpha = np.full((8, 6, 4), (1, 2, 3, 255), np.uint8)
-    seen = [decode(pixels) for pixels in (grey, thin, alpha)]
+    seen = [to_picture(pixels) for pixels in (grey, thin, alpha)]
     assert [pixels.shape for pixels in seen if pixels is not None] == [(8, 6, 3)] * 3
     assert [pixels[0, 0].tolist() for pixels in seen if pixels is not None] == [[7, 7, 7], [8, 8, 8], [1, 2, 3]]

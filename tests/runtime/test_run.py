@@ -329,13 +329,15 @@ def write_folder(bundle: Path, root: Path, per_class: int) -> None:
 
 def test_a_folder_as_a_stream_with_hidden_labels(bundle_path: Path, tmp_path: Path) -> None:
     write_folder(bundle_path, tmp_path / "images", 12)
+    write_folder(bundle_path, tmp_path / "all", 24)
     (tmp_path / "images" / "3" / "broken.png").write_bytes(b"\x89PNG nonsense")
-    more = ["--images", f"{tmp_path}/images", "--stc", "12", "--test", f"{tmp_path}/images"]
+    more = ["--images", f"{tmp_path}/images", "--stc", "12", "--test", f"{tmp_path}/all"]
     summary, said = run(bundle_path, *more, "--state", f"{tmp_path}/s", "--events", f"{tmp_path}/e")
     assert summary["frames"] == 120
     assert summary["before"] == summary["frozen"]
     assert summary["segments"] == 7
     assert "broken.png" in said
+    assert "note: left out of the test images those that the model learns from (120 streamed)" in said
     assert summary["stream_accuracy"] == pytest.approx(summary["frozen"], abs=0.15)
     assert any(line["pseudo_accuracy"] is not None for line in events(tmp_path / "e", "segment"))
 

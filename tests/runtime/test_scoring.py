@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.errors import DataError
+from deco_runtime.folder import fingerprint
 from deco_runtime.preprocess import normalise
 from deco_runtime.scoring import Scorer, read_test_folder
 from deco_runtime.types import Floats
@@ -45,6 +48,45 @@ def test_unreadable_images_are_named_and_left_out(bundle: Bundle, tmp_path: Path
     assert len(labels) == 2
     assert note is not None
     assert "bad.png" in note
+
+
+@pytest.fixture
+def trained(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of eight images, a copy of one of which the model was trained on."""
+    write(tmp_path / "photos", ["3", "7"], each=4)
+    for i, file in enumerate(sorted(tmp_path.glob("photos/*/*.png"))):
+        cv2.imwrite(str(file), np.full((20, 30, 3), 10 * i, np.uint8))  # no two alike
+    seen = fingerprint(tmp_path / "photos" / "3" / "0.png")
+    monkeypatch.setattr(Bundle, "trained_on", lambda self: frozenset([seen]))
+    return tmp_path / "photos"
+
+
+def test_images_that_the_model_learns_from_do_not_score_it(bundle: Bundle, trained: Path) -> None:
+    pixels, labels, note = read_test_folder(trained, bundle)
+    assert labels.tolist() == [3, 3, 3, 7, 7, 7, 7]
+    assert pixels.max(axis=(1, 2, 3)).tolist() == [10 * i for i in range(1, 8)]
+    assert note == "left out of the test images those that the model learns from (1 trained on)"
+    copy = trained.parent / "copy.png"
+    copy.write_bytes((trained / "7" / "2.png").read_bytes())
+    pixels, labels, note = read_test_folder(trained, bundle, [copy, trained / "3" / "0.png", trained / "missing.png"])
+    assert labels.tolist() == [3, 3, 3, 7, 7, 7]
+    assert note == "left out of the test images those that the model learns from (1 trained on and 1 streamed)"
+
+
+def test_nothing_left_to_score_is_an_error(bundle: Bundle, trained: Path) -> None:
+    with pytest.raises(DataError, match=r"found only such in .*photos \(1 trained on and 7 streamed\): name another"):
+        read_test_folder(trained, bundle, sorted(trained.glob("*/*.png")))
+
+
+def test_a_test_folder_of_a_class_called_test(bundle: Bundle, tmp_path: Path) -> None:
+    write(tmp_path, ["3", "7"])
+    write(tmp_path / "test", ["3", "7"], each=3)
+    assert len(read_test_folder(tmp_path, bundle)[1]) == 6
+    named = replace(bundle, classes=("3", "7", "test"))
+    (tmp_path / "test" / "0.png").write_bytes((tmp_path / "3" / "0.png").read_bytes())
+    for name in ("3", "7"):
+        shutil.rmtree(tmp_path / "test" / name)
+    assert read_test_folder(tmp_path, named)[1].tolist() == [0, 0, 1, 1, 2]
 
 
 def test_nothing_readable_is_an_error(bundle: Bundle, tmp_path: Path) -> None:

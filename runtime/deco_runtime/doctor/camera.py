@@ -34,6 +34,12 @@ def _look(told: dict[str, Any]) -> Iterator[Finding]:
         f"{dropped} dropped, at most {told['longest_gap']:.2g} s between two, open after {told['open_seconds']:.2g} s"
     )
     yield Finding("OK", "camera", words, told)
+    if told["damaged"]:
+        words = (
+            f"expected whole frames, but {told['damaged']} came damaged and are left out; check the cable or the "
+            "network, or have the camera send smaller or fewer pictures"
+        )
+        yield Finding("WARN", "camera damage", words)
     if frames < 2:
         words = "expected at least 2 frames to compare, but found 1; give a longer --seconds or a faster camera"
         yield Finding("WARN", "camera motion", words)

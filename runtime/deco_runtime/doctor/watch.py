@@ -17,8 +17,9 @@ from deco_runtime.types import Notice, Pixels
 def watch(answer: Answer, value: str, seconds: float) -> None:
     """Job: take frames for so long and tell what they look like. Raises SourceError.
 
-    open_seconds; frames taken; dropped meanwhile; rate, frames per second that arrived; sizes [width, height] met;
-    longest_gap between two arrivals taken, seconds; changed: pairs of neighbours that differ in any pixel;
+    open_seconds; frames taken; dropped meanwhile; damaged, left out; rate, frames per second that arrived; sizes
+    [width, height] met; longest_gap between two arrivals taken, seconds; changed: pairs of neighbours that differ in
+    any pixel;
     brightest, spread: the largest 99th percentile and the largest deviation of a frame, of 0 … 255;
     centre: mean B, G, R of the middle of the last frame; colours_differ: whether its channels are not all alike.
     """
@@ -53,7 +54,7 @@ def watch(answer: Answer, value: str, seconds: float) -> None:
             if frame.time - times[0] >= seconds:
                 break
     finally:
-        dropped = source.dropped - dropped_before
+        dropped, damaged = source.dropped - dropped_before, source.figures().get("damaged", 0)
         source.close()
     assert last is not None  # frames() raises where there is none
     passed = times[-1] - times[0]
@@ -63,6 +64,7 @@ def watch(answer: Answer, value: str, seconds: float) -> None:
         name=source.name,
         frames=len(times),
         dropped=dropped,
+        damaged=damaged,
         rate=(len(times) + dropped - 1) / passed if passed > 0 else 0.0,
         sizes=sizes,
         longest_gap=max((b - a for a, b in pairwise(times)), default=0.0),

@@ -62,7 +62,7 @@ class FrameSource(Protocol):
         """One sentence about what was left out so far (unreadable images, a video's missing end), or None."""
 
     def figures(self) -> dict[str, Any]:
-        """For the event stream and the summary; empty for a replayed source.
+        """For the event stream and the summary; of these, a video file has `damaged` alone and a folder nothing.
 
         width, height, fps, fourcc: what was opened, None where unknown. stalls: waits in vain for a frame, or for the
         source to open. reconnects: times it came back. damaged: frames that could not be decoded, and were left out.

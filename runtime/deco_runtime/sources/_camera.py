@@ -10,7 +10,7 @@ import cv2
 
 from deco_runtime.errors import SourceError
 from deco_runtime.sources._capture import Capture
-from deco_runtime.sources._opencv import refuse_no_text
+from deco_runtime.sources._opencv import MJPG, refuse_no_text
 
 SIZES = ((640, 480), (1280, 720), (1920, 1080))
 """Widths and heights that a camera is asked for, in pixels: the first is what practically every one has."""
@@ -60,7 +60,7 @@ def _start(capture: cv2.VideoCapture, name: str, unopened: str, size: int) -> Ca
     if not capture.isOpened():
         raise SourceError(unopened)
     # Most USB cameras reach their frame rate at larger sizes only as JPEG; one that cannot keeps its own.
-    capture.set(cv2.CAP_PROP_FOURCC, int.from_bytes(b"MJPG", "little"))
+    capture.set(cv2.CAP_PROP_FOURCC, MJPG)
     width, height = wanted_size(size)
     capture.set(cv2.CAP_PROP_FRAME_WIDTH, width)
     capture.set(cv2.CAP_PROP_FRAME_HEIGHT, height)

@@ -71,6 +71,8 @@ class Outlet:
         with self._lock:
             if pixels is None:
                 self._damaged += 1
+                if self._wanted:  # who waits has to know that something comes
+                    self._send({"damaged": self._damaged})
             elif self._wanted:
                 self._wanted = False
                 self._send_frame(pixels, time)

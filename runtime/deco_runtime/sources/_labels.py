@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deco_runtime.errors import DataError
+from deco_runtime.names import canonical, indices
 
 HEADERS = (["frame", "label"], ["first", "last", "label"])
 
@@ -95,9 +96,10 @@ def _range(path: Path, line: int, fields: list[str], header: list[str], classes:
     first, last = int(frames[0]), int(frames[-1])
     if last < first:
         raise _wrong(path, line, f"a last frame from {first} on", str(last))
-    if name and name not in classes:
+    known = indices(classes)
+    if name and canonical(name) not in known:
         raise _wrong(path, line, f"a class of the bundle, such as {classes[0]}, or nothing", _short(name))
-    return Range(first, last, classes.index(name) if name else None, line)
+    return Range(first, last, known[canonical(name)] if name else None, line)
 
 
 def _short(text: str) -> str:

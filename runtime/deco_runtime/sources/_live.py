@@ -152,6 +152,7 @@ class Live:
         """The newest frame, or None when the source is closed."""
         assert self._process is not None
         self._process.want()
+        before = self._process.damaged
         limit = time.monotonic() + self._stall_s
         while not self._closed.is_set():
             message = self._process.message(min(_TICK_S, self._stall_s))
@@ -162,6 +163,12 @@ class Live:
             if message is not None and "failed" in message:
                 raise SourceError(message["failed"])
             if time.monotonic() >= limit:
+                if damaged := self._process.damaged - before:
+                    raise SourceError(
+                        f"expected whole frames from {self.name}, found that all {damaged} of the last "
+                        f"{self._stall_s:g} s came damaged: check its cable or the network, or have it send smaller or "
+                        "fewer pictures"
+                    )
                 raise _StalledError(
                     f"expected a frame from {self.name} at least every {self._stall_s:g} s, found that the stream "
                     "stalled: check the camera and the network"

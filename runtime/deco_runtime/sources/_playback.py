@@ -11,8 +11,9 @@ from typing import Any
 
 import cv2
 
+from deco_runtime.containers import jpeg_size
 from deco_runtime.errors import SourceError
-from deco_runtime.sources._opencv import refuse_no_text, stream_backend, to_bgr
+from deco_runtime.sources._opencv import MJPG, deliver_jpegs, open_stream, refuse_no_text, to_picture
 from deco_runtime.types import Frame
 
 LabelOf = Callable[[int], int | None]
@@ -22,14 +23,34 @@ LabelOf = Callable[[int], int | None]
 def open_file(path: Path, label_of: LabelOf = lambda frame: None) -> Playback:
     """Play a video file. Raises SourceError if it is not a video that OpenCV can open."""
     refuse_no_text(str(path.resolve()))
-    # Absolute, because FFmpeg takes a relative name with a colon for a URL.
-    capture = cv2.VideoCapture(str(path.resolve()), stream_backend())
+    name = str(path.resolve())  # absolute, because FFmpeg takes a relative name with a colon for a URL
+    capture = open_stream(name)
     # FFmpeg opens plain text too: it renders it as if on a terminal.
     is_text = int(capture.get(cv2.CAP_PROP_FOURCC)) == int.from_bytes(b"ansi", "little")
     if not capture.isOpened() or is_text:
         capture.release()
         raise SourceError(_not_a_video(path))
+    if _is_of_jpegs(name, capture):
+        deliver_jpegs(capture)
     return Playback(path, capture, label_of)
+
+
+def _is_of_jpegs(name: str, capture: cv2.VideoCapture) -> bool:
+    """Whether each frame of an open file is a JPEG of the whole picture, as it is shown.
+
+    In interlaced video each is of every other line, and of video that is stored lying each has to be turned; these are
+    left to FFmpeg.
+    """
+    if int(capture.get(cv2.CAP_PROP_FOURCC)) != MJPG or capture.get(cv2.CAP_PROP_ORIENTATION_META) != 0:
+        return False
+    probe = open_stream(name)
+    if not probe.isOpened():
+        return False
+    deliver_jpegs(probe)
+    ok, first = probe.read()
+    probe.release()
+    size = tuple(int(capture.get(key)) for key in (cv2.CAP_PROP_FRAME_HEIGHT, cv2.CAP_PROP_FRAME_WIDTH))
+    return ok and len(first) == 1 and jpeg_size(first.tobytes()) == size
 
 
 class Playback:
@@ -49,7 +70,7 @@ class Playback:
         self._capture, self._label_of = capture, label_of
         self._using = threading.Lock()  # close() may come from another thread in the middle of a read
         self._closed = False
-        self._delivered = 0
+        self._delivered = self._damaged = 0
         self._ended = False
 
     def frames(self) -> Iterator[Frame]:
@@ -61,20 +82,32 @@ class Playback:
                 if not self._capture.grab():
                     break
                 ok, pixels = self._capture.retrieve()
-            if ok:
-                self._delivered += 1
-                yield Frame(to_bgr(pixels), time.monotonic(), self._label_of(number))
+            picture = to_picture(pixels) if ok else None
+            if picture is None:
+                self._damaged += 1
+                continue
+            self._delivered += 1
+            yield Frame(picture, time.monotonic(), self._label_of(number))
         self._ended = True
+        if self._damaged and not self._delivered:
+            raise SourceError(
+                f"expected a video with whole frames, found that all {self._damaged} in {self._path} are damaged: "
+                "copy or record it again"
+            )
         if not self._delivered:
             raise SourceError(_not_a_video(self._path))
 
     def note(self) -> str | None:
-        if not self._ended or self.length is None or self._delivered >= self.length:
-            return None
-        return f"expected {self.length} frames, the video ended after {self._delivered}: it may be cut short"
+        said = []
+        if self._damaged:
+            said.append(f"left out {self._damaged} damaged frame{'s' * (self._damaged > 1)}")
+        read = self._delivered + self._damaged
+        if self._ended and self.length is not None and read < self.length:
+            said.append(f"expected {self.length} frames, the video ended after {read}: it may be cut short")
+        return "; ".join(said) or None
 
     def figures(self) -> dict[str, Any]:
-        return {}
+        return {"damaged": self._damaged}
 
     def close(self) -> None:
         self._closed = True

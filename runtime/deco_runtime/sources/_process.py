@@ -60,7 +60,7 @@ class CaptureProcess:
             self._process.stdin.write(b"\n")
 
     def message(self, seconds: float) -> dict[str, Any] | Frame | None:
-        """The next message, {"ready"}, {"opened"}, {"failed"} or a frame; None if there is none within so long."""
+        """The next message, {"ready"}, {"opened"}, {"failed"}, {"damaged"} or a frame; None if none comes in time."""
         try:
             message = self._messages.get(timeout=seconds)
         except queue.Empty:
@@ -93,6 +93,7 @@ class CaptureProcess:
         if not line.endswith(b"\n"):
             return None
         told: dict[str, Any] = json.loads(line)
+        self.damaged = told.get("damaged", self.damaged)
         if "frame" not in told:
             return told
         height, width = told["frame"]
@@ -103,7 +104,7 @@ class CaptureProcess:
             if not count:
                 return None
             rest = rest[count:]
-        self.dropped, self.damaged = told["dropped"], told["damaged"]
+        self.dropped = told["dropped"]
         return Frame(pixels, told["time"])
 
     def _death(self) -> str:

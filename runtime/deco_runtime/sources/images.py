@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -13,9 +13,9 @@ import click
 import numpy as np
 
 from deco_runtime.errors import DataError, UsageError
-from deco_runtime.folder import Unreadable, fingerprint, list_folder, read_image, split_folder
+from deco_runtime.folder import Unreadable, fingerprints, list_folder, split_folder
 from deco_runtime.sources import FrameSource, SourceRequest
-from deco_runtime.types import Frame, Ints
+from deco_runtime.types import Frame, Ints, Pixels
 
 OPTION = click.Option(
     ["--images"],
@@ -29,25 +29,31 @@ OPTION = click.Option(
 
 def open_source(value: Path, request: SourceRequest) -> FrameSource:
     """Stream a folder once. Raises DataError if the folder cannot be used or holds only training images."""
-    train, _ = split_folder(value)
+    train, _ = split_folder(value, request.classes)
     listed = list_folder(train, request.classes)
+    prints = fingerprints(listed.files) if request.trained_on else [None] * len(listed.files)
     kept = [
         (file, label)
-        for file, label in zip(listed.files, listed.labels, strict=True)
-        if not _seen(file, request.trained_on)
+        for file, label, own in zip(listed.files, listed.labels, prints, strict=True)
+        if own not in request.trained_on
     ]
     if not kept:
         raise DataError(
             f"expected images the model was not trained on, found only training images in {train}: "
             "stream another folder"
         )
-    left_out, files = len(listed.files) - len(kept), [file for file, _ in kept]
+    notes, left_out = [listed.note], len(listed.files) - len(kept)
+    if left_out:
+        notes.append(f"left out the images the model was trained on ({left_out})")
     # A state goes on only in the same order, so that the name says which.
     if request.order == "recorded":
-        order, name = recorded_order(files), f"images in {train}, as recorded"
-        return Images(name, [kept[i] for i in order], left_out, no_recording(files))
-    order = stc_order([label for _, label in kept], request.stc, request.seed)
-    return Images(f"images in {train}, stc {request.stc}, seed {request.seed}", [kept[i] for i in order], left_out)
+        names = [file.relative_to(train) for file, _ in kept]
+        order, name = recorded_order(names), f"images in {train}, as recorded"
+        notes.append(no_recording(names))
+    else:
+        order = stc_order([label for _, label in kept], request.stc, request.seed)
+        name = f"images in {train}, stc {request.stc}, seed {request.seed}"
+    return Images(name, [kept[i] for i in order], listed.read, [note for note in notes if note])
 
 
 def stc_order(labels: Sequence[int], stc: int, seed: int) -> Ints:
@@ -89,20 +95,23 @@ def recorded_order(files: Sequence[PurePath]) -> Ints:
     """The order of n files <class>/<image> as a camera recorded them, as (n,) int64 indices into `files`.
 
     By the image's name over all classes, numbers in it compared as numbers, so that frame2 comes before frame10; a name
-    that is in several classes comes in the order of these.
+    that is in several classes comes in the order of these. Of images in folders below those of their classes, the name
+    begins with these folders: first all of day1, then all of day2.
     """
 
-    def key(index: int) -> tuple[list[str | int], str, str]:
+    def key(index: int) -> tuple[list[list[str | int]], str, str]:
         # Text and numbers in turn, so that like is compared with like.
-        parts = re.split(r"([0-9]+)", files[index].stem)
-        return [int(p) if i % 2 else p for i, p in enumerate(parts)], files[index].name, files[index].parent.name
+        name = PurePath(*files[index].parts[1:])
+        parts = [re.split(r"([0-9]+)", part) for part in name.with_suffix("").parts]
+        natural: list[list[str | int]] = [[int(p) if i % 2 else p for i, p in enumerate(part)] for part in parts]
+        return natural, name.as_posix(), files[index].parts[0]
 
     return np.array(sorted(range(len(files)), key=key), dtype=np.int64)
 
 
 def no_recording(files: Sequence[PurePath]) -> str | None:
     """Why the names of files <class>/<image> tell no order, as a sentence; None if they may be those of a recording."""
-    repeated = sum(count > 1 for count in Counter(file.name for file in files).values())
+    repeated = sum(count > 1 for count in Counter(file.parts[1:] for file in files).values())
     if not repeated:
         return None
     names = f"{repeated} file name{'s are' if repeated > 1 else ' is'}"
@@ -112,18 +121,25 @@ def no_recording(files: Sequence[PurePath]) -> str | None:
 class Images:
     """Image files with their labels, read one by one in the given order.
 
-    length: the number of files, unreadable ones included. left_out: of those the folder has beside them. doubt: a
-    sentence about their order, or None.
+    files: theirs, in that order. length: their number, unreadable ones included. read: gives an image, or None for an
+    unreadable one. notes: sentences about what was left out, and about their order.
     """
 
     live = False
     dropped = 0
 
-    def __init__(self, name: str, images: Sequence[tuple[Path, int]], left_out: int, doubt: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        images: Sequence[tuple[Path, int]],
+        read: Callable[[Path], Pixels | None],
+        notes: Sequence[str] = (),
+    ) -> None:
         self.name = name
+        self.files = tuple(file for file, _ in images)
         self.length: int | None = len(images)
         self._images = images
-        self._left_out, self._doubt = left_out, doubt
+        self._read, self._notes = read, notes
         self._unreadable = Unreadable(len(images))
         self._closed = False
 
@@ -132,7 +148,7 @@ class Images:
         for file, label in self._images:
             if self._closed:
                 return
-            pixels = read_image(file)
+            pixels = self._read(file)
             if pixels is None:
                 self._unreadable.add(file)
             else:
@@ -141,25 +157,10 @@ class Images:
             raise DataError(f"expected {self.name} that OpenCV can read, found none: replace them")
 
     def note(self) -> str | None:
-        said = []
-        if self._left_out:
-            said.append(f"left out the images the model was trained on ({self._left_out})")
-        if self._doubt:
-            said.append(self._doubt)
-        if unreadable := self._unreadable.summary():
-            said.append(unreadable)
-        return "; ".join(said) or None
+        return "; ".join(filter(None, (*self._notes, self._unreadable.summary()))) or None
 
     def figures(self) -> dict[str, Any]:
         return {}
 
     def close(self) -> None:
         self._closed = True
-
-
-def _seen(file: Path, trained_on: frozenset[str]) -> bool:
-    """Whether the model was trained on a copy of this file; reads it only if there is any to compare with."""
-    try:
-        return bool(trained_on) and fingerprint(file) in trained_on
-    except OSError:  # reported when its turn in the stream comes
-        return False
