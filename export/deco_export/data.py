@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -19,9 +19,6 @@ from deco_export.takes import find_takes
 
 DIGITS_STC = 100
 """Images of one digit in a row in the demo stream."""
-
-NOT_A_CLASS = ("none", "background")
-"""Names of a folder of images that show none of the classes, in any case."""
 
 CLEARLY_FEWER = 0.9
 """Takes are worth a note where they are fewer than so many times the images: most folders hold a few duplicates."""
@@ -163,7 +160,7 @@ def load(
     if source == "digits":
         return _digits(labelled, validation, size, rng)
     train_dir, _ = folder.split_folder(Path(source))
-    listed, strange = _apart(folder.list_folder(train_dir))
+    listed = folder.list_folder(train_dir)
     labels = np.asarray(listed.labels, np.int64)
     chosen, _ = pick(labels, labelled, rng)
     unreadable = folder.Unreadable(total=len(chosen))
@@ -186,29 +183,10 @@ def load(
     images = Images(read, labels[kept], find_takes(names, labels[kept], read))
     fingerprints = tuple(sorted(folder.fingerprint(listed.files[i]) for i in kept))
     train, held = hold_out(images, validation, rng)
-    none = [image for file in strange if (image := listed.read(file)) is not None]
+    none = [image for file in listed.none if (image := listed.read(file)) is not None]
     of_none = Images(np.stack([resize(image, size) for image in none]), np.zeros(len(none), np.int64)) if none else NONE
     skipped = "; ".join(filter(None, (listed.note, unreadable.summary()))) or None
     return Data(listed.classes, train, held, fingerprints, skipped=skipped, none=of_none)
-
-
-def _apart(listed: folder.ImageFolder) -> tuple[folder.ImageFolder, tuple[Path, ...]]:
-    """The folder without what shows none of the classes, and the files of that: images of a class folder whose name is
-    among NOT_A_CLASS. Raises DataError where less than two classes are left."""
-    none = {c for c, name in enumerate(listed.classes) if name.casefold() in NOT_A_CLASS}
-    if not none:
-        return listed, ()
-    classes = tuple(name for c, name in enumerate(listed.classes) if c not in none)
-    if len(classes) < 2:
-        raise DataError(
-            f"expected 2 or more class folders in {listed.root} beside {listed.classes[min(none)]!r}, which is for "
-            f"things of no class, found {len(classes)}: add another"
-        )
-    new = {listed.classes.index(name): c for c, name in enumerate(classes)}
-    kept = [(file, new[c]) for file, c in zip(listed.files, listed.labels, strict=True) if c not in none]
-    files, labels = zip(*kept, strict=True)
-    strange = tuple(file for file, c in zip(listed.files, listed.labels, strict=True) if c in none)
-    return replace(listed, classes=classes, files=files, labels=labels), strange
 
 
 def digits(size: int) -> Images:

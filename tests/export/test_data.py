@@ -310,5 +310,5 @@ def test_a_folder_of_things_of_no_class_is_no_class(name: str, tmp_path: Path) -
     files = sorted((tmp_path / "three" / name).iterdir())
     assert each(loaded.none) == {cv2.imread(str(file)).tobytes() for file in files}
     photos(tmp_path / "one", {"apple": 6, name: 4})
-    with pytest.raises(DataError, match=r"expected 2 or more class folders .* for things of no class, found 1"):
+    with pytest.raises(DataError, match=r"expected 2 or more .* for things of no class, found only 'apple'"):
         from_folder(tmp_path / "one")
