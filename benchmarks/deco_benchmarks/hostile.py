@@ -137,9 +137,9 @@ class Mirroring(DecoPlus):
 
     mirrored: Bools | None = None
 
-    def likelihood(self, phi: Floats, logits: Floats) -> Floats:
+    def likelihood(self, phi: Floats, logits: Floats, cut: Bools | None = None) -> Floats:
         """As `DecoPlus` has it, classes mirrored."""
-        p = super().likelihood(phi, logits)
+        p = super().likelihood(phi, logits, cut)
         return p if self.mirrored is None else np.where(self.mirrored[:, None], p[:, ::-1], p)
 
 

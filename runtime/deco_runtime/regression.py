@@ -109,6 +109,15 @@ def square(statistics: Statistics) -> Doubles:
     return a + a.T - np.diag(np.diag(a))
 
 
+def within(statistics: Statistics) -> Doubles:
+    """The covariance Σ of φ within classes (D, D) float64: mean of (φ − μ_c)(φ − μ_c)ᵀ over all frames."""
+    a, b = square(statistics), statistics.b.astype(np.float64)
+    frames = np.maximum(b[-1], TINY)
+    means = (b / frames)[:-1]
+    scatter: Doubles = (a[:-1, :-1] - (means * frames) @ means.T) / frames.sum()
+    return scatter
+
+
 def ridge(a: Doubles, b: Doubles, penalty: float = PENALTY) -> Floats:
     """(a + λ·tr(a)/D'·I)⁻¹ b, float32."""
     mean = max(float(np.trace(a)) / len(a), TINY)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deco_runtime.regression import TINY, Statistics, scores, square, with_constant
+from deco_runtime.regression import TINY, Statistics, scores, with_constant, within
 from deco_runtime.types import Floats
 
 SIGNS = 3
@@ -40,15 +40,12 @@ class Known:
         """From the labelled images' statistics, and W (D + 1, K) made of them: class means μ_c, the covariance Σ within
         classes, and that of all, Σ₀ around μ₀, classes counting alike. The distance is
         min_c (φ − μ_c)ᵀΣ⁻¹(φ − μ_c) − (φ − μ₀)ᵀΣ₀⁻¹(φ − μ₀)."""
-        a, b = square(statistics), statistics.b.astype(np.float64)
-        frames = np.maximum(b[-1], TINY)
-        means, seen = (b / frames)[:-1], b[-1] > TINY
-        within = a[:-1, :-1] - (means * frames) @ means.T
-        within /= frames.sum()
+        b, scatter = statistics.b.astype(np.float64), within(statistics)
+        means, seen = (b / np.maximum(b[-1], TINY))[:-1], b[-1] > TINY
         centre = means[:, seen].mean(axis=1)
         apart = means[:, seen] - centre[:, None]
-        near, far = _inverse(within), _inverse(within + apart @ apart.T / max(seen.sum(), 1))
-        size = len(a)
+        near, far = _inverse(scatter), _inverse(scatter + apart @ apart.T / max(seen.sum(), 1))
+        size = len(b)
         quadratic = np.zeros((size, size))
         quadratic[:-1, :-1] = near - far
         quadratic[:-1, -1] = quadratic[-1, :-1] = far @ centre
