@@ -66,11 +66,11 @@ class DecoPlus(BaseLearner):
         strange = self._odds(phi, logits)
         return self._read(self.model, phi, logits), strange / (1 + strange)
 
-    def _odds(self, phi: Floats, logits: Floats) -> Floats:
-        """p(frame | unknown) / p(frame | known) (n,); 0 where the bundle does not say."""
+    def _odds(self, phi: Floats, logits: Floats, common: float = 1.0) -> Floats:
+        """As `unknown.odds` (n,); 0 where the bundle does not say."""
         if self._known is None or self._start.unknown is None:
             return np.zeros(len(phi), np.float32)
-        return odds(self._known.signs(phi, logits), self._start.unknown)
+        return odds(self._known.signs(phi, logits), self._start.unknown, common)
 
     def likelihood(self, phi: Floats, logits: Floats, cut: Bools | None = None) -> Floats:
         """What the votes are made of, (n, K or K + 1) float32: how likely each class makes a frame, and last, where the
@@ -84,7 +84,7 @@ class DecoPlus(BaseLearner):
         p = softmax(said / np.float32(softer * self._start.mixed_temperature))
         if self._known is None:
             return p
-        strange = self._odds(phi, logits) ** np.float32(1 / softer)
+        strange = self._odds(phi, logits, (softer - 1) / (softer + 1)) ** np.float32(1 / softer)
         return np.concatenate([p, strange[:, None] / self.classes], axis=1)  # p(frame | c) is K·p(c | frame)·p(frame)
 
     def take_in(self, segment: Segment, check: Check) -> tuple[Statistics, SegmentReport]:

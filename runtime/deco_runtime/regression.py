@@ -49,7 +49,7 @@ class Start:
 
     softmax(logits / T) of the pre-trained model is as sure as it is right with network_temperature, and so is that of
     the regression's values with regression_temperature, and of what both say, see `mixed`, with mixed_temperature.
-    worth: the regression's share in that, 0 … 1, with which both are best. unknown: weights (SIGNS + 1,) float32 of
+    worth: the regression's share in that, 0 … 1, with which both are best. unknown: weights (SIGNS + 2,) float32 of
     `unknown.odds`, None where nothing could be held out to fit them to.
     """
 

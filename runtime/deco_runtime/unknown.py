@@ -65,11 +65,17 @@ class Known:
         return found
 
 
-def odds(signs: Floats, weights: Floats) -> Floats:
-    """p(frame | unknown) / p(frame | known) (n,) float32 > 0, for signs (n, SIGNS) and weights (SIGNS + 1,), the last
-    of which is added."""
-    log_odds = np.clip(signs @ weights[:-1] + weights[-1], -LARGEST, LARGEST)
-    ratio: Floats = np.exp(log_odds).astype(np.float32)
+def odds(signs: Floats, weights: Floats, common: float = 1.0) -> Floats:
+    """p(frame | unknown) / p(frame | known) (n,) float32 > 0, for signs (n, SIGNS) and weights (SIGNS + 2,): those of
+    the signs, and what is added so that the odds are 1 at the edge of the known images, and at their mean.
+
+    common: correlation r of neighbouring frames, 0 … 1. Of one known frame alone, r = 1, the sum of the signs is within
+    the edge 95 times of 100. The mean over a scene is nearer to that of all known images, the less its frames have in
+    common: its variance falls to r of theirs, and so the edge comes √r as near.
+    """
+    edge, mean = float(weights[-2]), float(weights[-1])
+    log_odds = signs @ weights[:SIGNS] + np.float32(mean + (edge - mean) * np.sqrt(common))
+    ratio: Floats = np.exp(np.clip(log_odds, -LARGEST, LARGEST)).astype(np.float32)
     return ratio
 
 
