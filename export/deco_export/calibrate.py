@@ -119,7 +119,8 @@ def unknown(known: Floats, takes: Ints, none: Floats) -> Floats | None:
     strange = known @ w
     order = np.argsort(strange)
     threshold = strange[order][np.searchsorted(np.cumsum(share[order]), KEPT).clip(max=len(order) - 1)]
-    return np.r_[w, -threshold, -(share @ strange)].astype(np.float32)
+    weights: Floats = np.r_[w, -threshold, -(share @ strange)].astype(np.float32)
+    return weights
 
 
 def _logistic(known: Doubles, share: Doubles, none: Doubles) -> Doubles:
