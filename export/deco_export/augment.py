@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from deco_runtime.types import Ints
 from torch.nn import functional
 
 SHIFT = 8
@@ -26,9 +27,20 @@ COVERED, LEAST, MOST = 0.5, 0.15, 0.4
 
 def shifted(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """Images x (N, C, H, W), each shifted by its own up to a SHIFT-th of the side."""
+    return shift(x, shifts(len(x), x.shape[-1], rng))
+
+
+def shifts(n: int, side: int, rng: np.random.Generator) -> Ints:
+    """Where each of n images begins, down and right, in itself continued by a SHIFT-th of its side each way: (n, 2)
+    int64, 0 … 2 · (side // SHIFT)."""
+    return np.stack([rng.integers(0, 2 * (side // SHIFT) + 1, n) for _ in range(2)], axis=1)
+
+
+def shift(x: torch.Tensor, by: Ints) -> torch.Tensor:
+    """Images x (N, C, H, W), shifted by (N, 2) of `shifts`."""
     most = x.shape[-1] // SHIFT
     wide = functional.pad(x, (most,) * 4, mode="reflect")
-    down, right = (torch.from_numpy(rng.integers(0, 2 * most + 1, (len(x), 1))) for _ in range(2))
+    down, right = (torch.from_numpy(by[:, axis, None]) for axis in range(2))
     across = torch.arange(x.shape[-1])
     rows, columns = (down + across)[:, None, :, None], (right + across)[:, None, None, :]
     return wide[torch.arange(len(x))[:, None, None, None], torch.arange(x.shape[1])[None, :, None, None], rows, columns]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+from typing import BinaryIO
 
 import cv2
 import numpy as np
@@ -21,13 +23,14 @@ from deco_runtime.errors import DecoError, ExportError, RuntimeMissingError, Usa
 from deco_runtime.golden import relative_error
 from deco_runtime.guard import smallest_harm
 from deco_runtime.manifest import write_manifest
-from deco_runtime.preprocess import Preprocessing, normalise
+from deco_runtime.preprocess import Preprocessing
 from deco_runtime.recipe import named
 from deco_runtime.regression import Statistics, scores, solve
 from deco_runtime.types import Floats, Ints
 from deco_runtime.unknown import Known
 
 from deco_export import calibrate, data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
+from deco_export.images import Images, ImageSet, Inputs
 from deco_export.initial_buffer import check_enough, initial_buffer
 from deco_export.initialisers import parameters as measure_parameters
 from deco_export.onnx_graph import IR_VERSION, OPSET
@@ -98,7 +101,9 @@ def export(options: Options, progress: Progress, loaded: data.Data | None = None
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        exported = _fill(partial, options, progress, loaded or _load(options, progress))
+        # Not in the system's folder for temporary files, which may be memory.
+        with tempfile.TemporaryFile(dir=out.parent) as pixels:
+            exported = _fill(partial, options, progress, loaded or _load(options, progress, pixels))
         made = partial
         if out.suffix == ENDING:
             made = packed
@@ -116,7 +121,7 @@ def export(options: Options, progress: Progress, loaded: data.Data | None = None
     return exported
 
 
-def _load(options: Options, progress: Progress) -> data.Data:
+def _load(options: Options, progress: Progress, pixels: BinaryIO) -> data.Data:
     return data.load(
         options.data,
         options.labelled,
@@ -124,6 +129,7 @@ def _load(options: Options, progress: Progress) -> data.Data:
         options.image_size,
         options.seed,
         lambda done, total: progress("reading images", done, total),
+        pixels,
     )
 
 
@@ -185,7 +191,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     regression = representation.fit(
         fresh,
         theta,
-        _labelled(loaded.train, how),
+        (Inputs(loaded.train, how), loaded.train.labels),
         len(loaded.classes),
         mirrored,
         np.random.default_rng(options.seed),
@@ -313,7 +319,7 @@ def _check_inference(file: Path, golden: verify.Values) -> None:
 
 
 def _calibration(
-    engine: Engine, statistics: Statistics, held: data.Images, none: data.Images, how: Preprocessing
+    engine: Engine, statistics: Statistics, held: ImageSet, none: ImageSet, how: Preprocessing
 ) -> tuple[calibrate.Calibration, Floats | None]:
     """What held-out images, of which there may be none, say of both models; and weights of the signs of unknown things,
     by images of none of the classes too, of which there may be none either."""
@@ -353,18 +359,14 @@ def _golden_of(graph: onnx.ModelProto, model: torch.nn.Module, x: np.ndarray, mi
     return {"votes": votes, REPRESENTATION: representation.run(graph, REPRESENTATION, x)}
 
 
-def _labelled(images: data.Images, how: Preprocessing) -> representation.Labelled:
-    return normalise(images.pixels, how), images.labels
-
-
-def guard_images(held: data.Images) -> data.Images:
+def guard_images(held: ImageSet) -> Images:
     """Held-out images, as many as GUARD_IMAGES and GUARD_BYTES allow: one of every take of every class in turn.
 
     Never one that was trained on: the model knows those, so it could only lose on them.
     """
     _, first, take = np.unique(held.takes, return_index=True, return_inverse=True)
     turns = _rank(held.labels[first])[take], _rank(held.takes)  # of a take in its class, of an image in its take
-    most = min(GUARD_IMAGES, GUARD_BYTES // held.pixels[0].nbytes) if len(held) else 0
+    most = min(GUARD_IMAGES, GUARD_BYTES // held[:1].pixels.nbytes) if len(held) else 0
     return held[np.sort(np.lexsort(turns)[:most])]
 
 
@@ -377,7 +379,7 @@ def _rank(groups: Ints) -> Ints:
     return rank
 
 
-def _write_demo(directory: Path, stream: data.Images, test: data.Images) -> None:
+def _write_demo(directory: Path, stream: Images, test: Images) -> None:
     """The stream as a Motion-JPEG video, which every OpenCV can read like a camera, and test images."""
     directory.mkdir()
     size = stream.pixels.shape[1]

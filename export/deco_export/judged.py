@@ -10,7 +10,7 @@ import numpy as np
 from deco_runtime.layout import some
 from deco_runtime.types import Ints
 
-from deco_export.data import Images
+from deco_export.images import ImageSet, pictures
 from deco_export.takes import SAME, describe
 
 FEW = 10
@@ -100,14 +100,14 @@ def judge(answers: Ints, held: Ints, trained: Ints, classes: Sequence[str]) -> J
     return Judged(tuple(classes), *counts)
 
 
-def near_duplicates(train: Images, validation: Images) -> Ints:
+def near_duplicates(train: ImageSet, validation: ImageSet) -> Ints:
     """Pairs of pictures that are nearly the same though one is held out: (n, 2) int64, index in each.
 
     Of one class there are none where `data.hold_out` parted them by takes; of two, one of the labels is mostly wrong.
     """
     if not len(train) or not len(validation):
         return np.empty((0, 2), np.int64)
-    a, b = describe(train.pixels), describe(validation.pixels)
+    a, b = describe(pictures(train)), describe(pictures(validation))
     square = (b * b).sum(axis=1)
     found = []
     for start in range(0, len(a), _ROWS):

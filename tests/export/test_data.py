@@ -12,7 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 cv2 = pytest.importorskip("cv2")
 
-from deco_export.data import Data, Images, hold_out, load, pick  # noqa: E402
+from deco_export.data import Data, hold_out, load, pick  # noqa: E402
+from deco_export.images import Images  # noqa: E402
 from deco_runtime.errors import DataError  # noqa: E402
 from deco_runtime.preprocess import resize  # noqa: E402
 from hypothesis import given  # noqa: E402

@@ -22,8 +22,8 @@ cv2 = pytest.importorskip("cv2")
 
 from deco_export import models, pretrain  # noqa: E402
 from deco_export.calibrate import MIXED, NETWORK, REGRESSION, WORTH  # noqa: E402
-from deco_export.data import Images  # noqa: E402
 from deco_export.export import guard_images  # noqa: E402
+from deco_export.images import Images  # noqa: E402
 from deco_runtime.bundle import open_bundle  # noqa: E402
 from deco_runtime.engine import EXACT, REPRESENTATION, open_engine  # noqa: E402
 from deco_runtime.errors import BundleError, UsageError  # noqa: E402

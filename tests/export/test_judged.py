@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
-from deco_export.data import Images
+from deco_export.images import Images
 from deco_export.judged import FEW, figures, judge, near_duplicates
 from hypothesis import given
 from hypothesis import strategies as st
