@@ -33,15 +33,14 @@ ASKED = 0.8
 
 def statistics(images: ImageSet, size: int) -> Preprocessing:
     """Mean and standard deviation per channel (R, G, B) of the training images; a constant channel gets std 1/255."""
-    count = np.zeros(
-        (3, 256), np.int64
-    )  # of each value in each channel: exact, and of one size for any number of images
+    # How often each value comes: exact, whatever is read at a time.
+    count = np.zeros((3, 256), np.int64)
     for picture in pictures(images):
-        for channel, values in enumerate(picture[..., ::-1].reshape(-1, 3).T):
-            count[channel] += np.bincount(values, minlength=256)
-    pixels, values = count[0].sum(), np.arange(256)
+        count += [np.bincount(channel, minlength=256) for channel in picture[..., ::-1].reshape(-1, 3).T]
+    values, pixels = np.arange(256), count[0].sum()
     mean = count @ values / pixels / 255
-    std = np.maximum(np.sqrt((count * (values / 255 - mean[:, None]) ** 2).sum(axis=1) / pixels), 1 / 255)
+    variance = (count * (values / 255 - mean[:, None]) ** 2).sum(axis=1) / pixels
+    std = np.maximum(np.sqrt(variance), 1 / 255)
     return Preprocessing(size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
 
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 cv2 = pytest.importorskip("cv2")
 
 from deco_export.data import Data, hold_out, load, pick  # noqa: E402
-from deco_export.images import Images  # noqa: E402
+from deco_export.images import Images, ImageSet, pictures  # noqa: E402
 from deco_runtime.errors import DataError  # noqa: E402
 from deco_runtime.preprocess import resize  # noqa: E402
 from hypothesis import given  # noqa: E402
@@ -36,8 +36,8 @@ def photos(root: Path, counts: dict[str, int] = COUNTS, side: int = 12) -> Path:
     return root
 
 
-def each(images: Images) -> set[bytes]:
-    return {pixels.tobytes() for pixels in images.pixels}
+def each(images: ImageSet) -> set[bytes]:
+    return {picture.tobytes() for picture in pictures(images)}
 
 
 def from_folder(root: Path, labelled: float = 1.0, validation: float = 0.0, size: int = 8, seed: int = 0) -> Data:
@@ -160,11 +160,12 @@ def test_what_is_said_of_takes() -> None:
 def test_a_folder_is_read_as_the_device_would(tmp_path: Path) -> None:
     data = from_folder(photos(tmp_path))
     assert data.classes == ("ant", "bee", "cow")
-    assert data.train.pixels.shape == (31, 8, 8, 3)
-    assert data.train.pixels.dtype == np.uint8
+    train = data.train[:]
+    assert train.pixels.shape == (31, 8, 8, 3)
+    assert train.pixels.dtype == np.uint8
     assert data.train.labels.dtype == np.int64
     assert np.bincount(data.train.labels).tolist() == [10, 20, 1]
-    of_ants = data.train.pixels[data.train.labels == 0]
+    of_ants = train.pixels[train.labels == 0]
     ants = [resize(cv2.imread(str(file)), 8) for file in sorted((tmp_path / "ant").iterdir())]
     np.testing.assert_array_equal(of_ants, np.stack(ants))
     assert len(data.validation) == 0
