@@ -21,6 +21,8 @@ CONTRAST, BRIGHTNESS, COLOUR = 0.5, 0.5, 0.2
 """Largest logarithm of the contrast's factor, and changes in brightness and in one colour, in standard deviations."""
 NOISE, BLURRED = 0.1, 0.3
 """Largest standard deviation of the noise, and share of the images that are blurred."""
+FEW = 8
+"""Images blurred at a time: torch's convolution takes many times the memory of its images."""
 COVERED, LEAST, MOST = 0.5, 0.15, 0.4
 """Share of the images of which a square is covered, and its side in parts of the image's."""
 
@@ -79,9 +81,14 @@ def lit(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
 
 def blurred(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """Some of them once or three times with a binomial kernel of 3 × 3."""
+    some, more = _some(x, rng, BLURRED), _some(x, rng, 0.5)
+    parts = zip(*(each.split(FEW) for each in (x, some, more)), strict=True)
+    return torch.cat([_blurred(*part) for part in parts])
+
+
+def _blurred(x: torch.Tensor, some: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
     once = _binomial(x)
     many = _binomial(_binomial(once))
-    some, more = _some(x, rng, BLURRED), _some(x, rng, 0.5)
     return torch.where(some, torch.where(more, many, once), x)
 
 
