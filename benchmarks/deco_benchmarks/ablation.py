@@ -17,8 +17,8 @@ from typing import Any
 
 import click
 import numpy as np
-from deco_export.data import Images
 from deco_export.export import tool_versions
+from deco_export.images import Images
 from deco_export.representation import one_hot, represent
 from deco_runtime.bundle import open_bundle
 from deco_runtime.chain import LEAST_ALIKE, STARTS, alike, decode
