@@ -16,8 +16,6 @@ import cv2
 import numpy as np
 import onnx
 import torch
-from deco_runtime.bundle import open_bundle
-from deco_runtime.bundle_files import ENDING, pack
 from deco_runtime.engine import EXACT, REPRESENTATION, Engine, check_runtime, engines
 from deco_runtime.errors import ExportError, RuntimeMissingError, UsageError, first_line
 from deco_runtime.golden import relative_error
@@ -35,6 +33,7 @@ from deco_export.initial_buffer import check_enough, initial_buffer
 from deco_export.initialisers import parameters as measure_parameters
 from deco_export.judged import Judged, judge
 from deco_export.onnx_graph import IR_VERSION, OPSET
+from deco_export.place import bundle_at
 
 GUARD_IMAGES, GUARD_BYTES = 500, 16_000_000
 """At most so many held-out images go along for the guard, and as many bytes of pixels: 106 images at 224 pixels."""
@@ -91,36 +90,12 @@ def export(options: Options, progress: Progress, loaded: data.Data | None = None
 
     Raises UsageError when something is at `out` already, and the errors of each stage.
     """
-    out = options.out
-    if out.exists():
-        raise UsageError(f"expected nothing at --out {out}, but something is there; remove it or choose another name")
     check_runtime()
     if reason := engines()[options.engine].unusable(None):
         raise RuntimeMissingError(reason)
-    # Beside the target, so that the final rename stays on one file system; one left by a kill is taken over.
-    partial = out.parent / f".{out.name}.partial"
-    packed = partial.with_name(f"{partial.name}.zip")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-        # Not in the system's folder for temporary files, which may be memory.
-        with tempfile.TemporaryFile(dir=out.parent) as pixels:
-            exported = _fill(partial, options, progress, loaded or _load(options, progress, pixels))
-        made = partial
-        if out.suffix == ENDING:
-            made = packed
-            pack(partial, packed)
-        open_bundle(made)
-        made.rename(out)
-    except OSError as error:
-        raise ExportError(
-            f"expected to write the bundle to {out}, but the system says: {error.strerror or error}; "
-            "free space or choose another --out"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        packed.unlink(missing_ok=True)
-    return exported
+    # Pixels not in the system's folder for temporary files, which may be memory.
+    with bundle_at(options.out) as directory, tempfile.TemporaryFile(dir=directory.parent) as pixels:
+        return _fill(directory, options, progress, loaded or _load(options, progress, pixels))
 
 
 def _load(options: Options, progress: Progress, pixels: BinaryIO) -> data.Data:

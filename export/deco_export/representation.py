@@ -6,10 +6,8 @@ the regression's statistics stay small.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -208,13 +206,10 @@ def _run(model: onnx.ModelProto, output: str, given: Iterable[Floats], n: int) -
     """The same of n images given as batches; filled into one array, since a list of parts would be held twice."""
     import onnxruntime
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "graph.onnx"
-        onnx.save_model(model, file)
-        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        width = next(o.shape[1] for o in session.get_outputs() if o.name == output)
-        found, done = np.empty((n, width), np.float32), 0
-        for x in given:
-            found[done : done + len(x)] = session.run([output], {"x": x})[0]
-            done += len(x)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    width = next(o.shape[1] for o in session.get_outputs() if o.name == output)
+    found, done = np.empty((n, width), np.float32), 0
+    for x in given:
+        found[done : done + len(x)] = session.run([output], {"x": x})[0]
+        done += len(x)
     return found
