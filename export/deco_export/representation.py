@@ -208,10 +208,12 @@ def _run(model: onnx.ModelProto, output: str, given: Iterable[Floats], n: int) -
     """The same of n images given as batches; filled into one array, since a list of parts would be held twice."""
     import onnxruntime
 
+    options = onnxruntime.SessionOptions()
+    options.enable_cpu_mem_arena = False  # it takes up to twice what it needs
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "graph.onnx"
         onnx.save_model(model, file)
-        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         width = next(o.shape[1] for o in session.get_outputs() if o.name == output)
         found, done = np.empty((n, width), np.float32), 0
         for x in given:
