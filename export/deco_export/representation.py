@@ -206,7 +206,9 @@ def _run(model: onnx.ModelProto, output: str, given: Iterable[Floats], n: int) -
     """The same of n images given as batches; filled into one array, since a list of parts would be held twice."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.enable_cpu_mem_arena = False  # it takes up to twice what it needs
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     width = next(o.shape[1] for o in session.get_outputs() if o.name == output)
     found, done = np.empty((n, width), np.float32), 0
     for x in given:
