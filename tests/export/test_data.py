@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 cv2 = pytest.importorskip("cv2")
 
 from deco_export.data import Data, hold_out, load, pick  # noqa: E402
-from deco_export.images import Images, ImageSet, pictures  # noqa: E402
+from deco_export.images import BATCH, Images, ImageSet, StoredImages, pictures  # noqa: E402
 from deco_runtime.errors import DataError  # noqa: E402
 from deco_runtime.preprocess import resize  # noqa: E402
 from hypothesis import given  # noqa: E402
@@ -153,6 +154,28 @@ def test_what_is_said_of_takes() -> None:
     assert "none can be held out for validation: 1 of 3;" in single
     assert Data(classes, in_takes([[1, 1], [1] * 9, [1]]), none, ()).notes() == []
     assert Data(classes, in_takes([[1] * 9, [1] * 8 + [2], [1]]), none, ()).notes() == []
+
+
+# --- images in a file
+
+
+def test_images_in_a_file_are_those_that_were_written() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (BATCH + 9, 4, 4, 3), np.uint8)
+    there, labels = np.arange(len(pixels)), np.arange(len(pixels)) % 3
+    stored = StoredImages(io.BytesIO(pixels.tobytes()), 4, there, labels, there // 2)
+    assert np.array_equal(list(pictures(stored)), pixels)
+    some = stored.select(np.array([70, 3, 12]))
+    for found, index in ((some[1:], [3, 12]), (stored[np.array([70, 3])], [70, 3]), (stored[labels == 1], labels == 1)):
+        assert np.array_equal(found.pixels, pixels[index])
+        assert np.array_equal(found.labels, labels[index])
+        assert np.array_equal(found.takes, there[index] // 2)
+
+
+def test_a_file_that_was_cut_short_is_no_black_image() -> None:
+    one = np.arange(1)
+    stored = StoredImages(io.BytesIO(bytes(47)), 4, one, one, one)
+    with pytest.raises(ValueError, match="reshape"):
+        stored[:]
 
 
 # --- an image folder

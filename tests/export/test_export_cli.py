@@ -372,6 +372,22 @@ def test_batch_norm_trains_on_any_number_of_images() -> None:
     assert pretrain.accuracy(model, images, how) == 1
 
 
+@pytest.mark.skipif(os.name == "nt", reason="POSIX limits")
+def test_no_room_for_the_pixels_is_told(photos: Path, tmp_path: Path) -> None:
+    import resource
+
+    arguments = ("--data", photos, "--out", tmp_path / "bundle", *USUAL, "--image-size", "256")
+    done = subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    assert "free space or choose another --out" in refused(done, 8)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_ctrl_c_leaves_nothing(photos: Path, tmp_path: Path) -> None:
     status, rest = interrupt("pre-training", signal.SIGINT, "--data", photos, "--out", tmp_path / "bundle", *ENDLESS)

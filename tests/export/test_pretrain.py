@@ -67,6 +67,15 @@ def trained(images: Images, held: Images, seed: int = 0, augment: bool = True, e
     return model, mirror, losses
 
 
+def test_the_statistics_are_those_of_all_pixels() -> None:
+    images = blocks(pretrain.BATCH + 6, 0, True)  # more than are read at a time
+    images.pixels[..., 0] = 77  # blue, so that it comes last
+    rgb = images.pixels[..., ::-1].reshape(-1, 3) / 255
+    how = pretrain.statistics(images, 16)
+    np.testing.assert_allclose(how.mean, rgb.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(how.std, [*rgb.std(axis=0)[:2], 1 / 255], rtol=1e-12)
+
+
 @pytest.mark.parametrize("augment", [False, True])
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_images_may_be_mirrored_unless_the_side_tells_the_class(symmetric: bool, augment: bool) -> None:
