@@ -272,9 +272,8 @@ def _write_graphs(
     except ExportError as error:
         del sets["portable"][EXACT]
         notes.append(f"made without gradient=exact: {error}")
-    missing = ort_artifacts.missing()
     try:
-        if missing is not None:
+        if (missing := ort_artifacts.missing()) is not None:
             raise ExportError(missing)
         folder = directory / "ort_training"
         ort_artifacts.write_training_artifacts(fresh, theta, folder)
