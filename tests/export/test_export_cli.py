@@ -22,8 +22,8 @@ cv2 = pytest.importorskip("cv2")
 
 from deco_export import models, pretrain  # noqa: E402
 from deco_export.calibrate import MIXED, NETWORK, REGRESSION, WORTH  # noqa: E402
-from deco_export.data import Images  # noqa: E402
 from deco_export.export import guard_images  # noqa: E402
+from deco_export.images import Images  # noqa: E402
 from deco_runtime.bundle import open_bundle  # noqa: E402
 from deco_runtime.engine import EXACT, REPRESENTATION, open_engine  # noqa: E402
 from deco_runtime.errors import BundleError, UsageError  # noqa: E402
@@ -105,6 +105,12 @@ def test_an_export_ends_with_a_bundle(photos: Path, exported: tuple[Path, subpro
     assert done.returncode == 0, done.stderr
     assert str(out) in done.stdout
     assert "labelled images    18" in done.stdout
+    made_with = open_bundle(out).made_with
+    held = sum(counts["held_out"] for counts in made_with["by_class"].values())
+    right = sum(counts["right"] for counts in made_with["by_class"].values())
+    assert (held, right / held) == (made_with["validation_images"], made_with["validation_accuracy"])
+    assert f"balanced over classes {made_with['validation_balanced_accuracy']:.1%}" in done.stdout
+    assert "note: fewer than 10 images are held out of 3 of 3 classes ('blue': " in done.stderr
     assert [path.name for path in out.parent.iterdir()] == ["bundle"]
     bundle = open_bundle(out)
     assert bundle.classes == ("blue", "green", "red")

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from deco_export import pretrain  # noqa: E402
 from deco_export.augment import SHIFT, mirrored, shifted  # noqa: E402
-from deco_export.data import Images  # noqa: E402
+from deco_export.images import Images  # noqa: E402
 from deco_export.pretrain import EPOCHS, default_epochs, few_scenes, mirrors  # noqa: E402
 from deco_models import convnet  # noqa: E402
 from torch import nn  # noqa: E402
