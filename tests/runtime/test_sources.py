@@ -210,7 +210,7 @@ def test_damaged_frames_of_a_video_are_counted_and_left_out(tmp_path: Path) -> N
     assert len(starts) == 9
     for number in (2, 5):
         middle = starts[number] + (starts[number + 1] - starts[number]) // 2
-        data = data[:middle] + b"\xaa" * 300 + data[middle + 300 :]  # zeros can be a valid stream of codes
+        data = data[:middle] + b"\xff\xd0" * 150 + data[middle + 300 :]  # markers: other bytes may be valid codes
     path.write_bytes(data)
     source = video.open_source(str(path), request())
     assert len(list(source.frames())) == 7
