@@ -66,9 +66,14 @@ def test_one_after_another_in_one_process(tmp_path: Path, bundle_path: Path) -> 
 
 def test_a_place_that_is_taken_meanwhile_is_left_alone(tmp_path: Path, bundle_path: Path) -> None:
     out = tmp_path / "bundle.deco"
-    with pytest.raises(UsageError, match="expected nothing at --out"), bundle_at(out) as folder:
-        shutil.copytree(bundle_path, folder, dirs_exist_ok=True)
-        out.write_text("precious")  # a rename would replace it without a word
+
+    def make() -> None:
+        with bundle_at(out) as folder:
+            shutil.copytree(bundle_path, folder, dirs_exist_ok=True)
+            out.write_text("precious")  # a rename would replace it without a word
+
+    with pytest.raises(UsageError, match="expected nothing at --out"):
+        make()
     assert out.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [out]
 
