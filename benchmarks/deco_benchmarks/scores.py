@@ -29,9 +29,9 @@ class Score:
         return float(np.trace(self.confusion) / self.confusion.sum())
 
     @property
-    def per_class(self) -> Floats:
+    def per_class(self) -> np.ndarray:
         """Share of each class's images that were right, (K,); 0 for a class without images."""
-        right: Floats = np.diag(self.confusion) / np.maximum(self.confusion.sum(axis=1), 1)
+        right: np.ndarray = np.diag(self.confusion) / np.maximum(self.confusion.sum(axis=1), 1)
         return right
 
     def confusions(self, classes: Sequence[str]) -> dict[str, list[tuple[str, int]]]:

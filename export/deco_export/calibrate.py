@@ -63,7 +63,7 @@ def calibrate(logits: Floats, values: Floats, y: Ints, takes: Ints) -> Calibrati
     regression = temperature(values, y, takes, REGRESSION, "the regression", notes)
     log_p, log_q = log_softmax(logits / np.float32(network)), log_softmax(values / np.float32(regression))
     shares = np.linspace(0, 1, STEPS)
-    losses = [loss(s * log_q + (1 - s) * log_p, y, takes) + prior_of_worth(s) for s in shares]
+    losses = [loss(np.float32(s) * log_q + np.float32(1 - s) * log_p, y, takes) + prior_of_worth(s) for s in shares]
     worth = float(shares[int(np.argmin(losses))])
     both = np.float32(worth) * log_q + np.float32(1 - worth) * log_p
     return Calibration(network, regression, temperature(both, y, takes, MIXED, "both", notes), worth, tuple(notes))
