@@ -21,7 +21,7 @@ from deco_export.export import tool_versions
 from deco_export.images import Images
 from deco_export.representation import one_hot, represent
 from deco_runtime.bundle import open_bundle
-from deco_runtime.chain import LEAST_ALIKE, STARTS, alike, decode
+from deco_runtime.chain import LEAST_ALIKE, STARTS, alike, decode, in_common
 from deco_runtime.engine import engines, open_engine
 from deco_runtime.errors import DataError
 from deco_runtime.preprocess import normalise
@@ -181,7 +181,7 @@ def ablate(
         y = stream.labels[order[begin : begin + segment]]
         phi, logits = engine.represent(normalise(seen(stream, order, begin, segment, spec, weather), how))
         said = mixed(*first, phi, logits, start) / np.float32(start.mixed_temperature)
-        softer = alike(phi, apart)
+        softer = alike(in_common(phi, apart))
         network = log_softmax(logits / np.float32(start.network_temperature))
         for label in labels:
             t, scenes[label] = label(Votes(said, network, softer, y, scenes[label]))

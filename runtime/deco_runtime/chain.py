@@ -4,7 +4,7 @@
     Transition    p(c_t | c_{t−1}) = ρ · [c_t = c_{t−1}] + (1 − ρ) · π_{c_t}: a scene stays, or a new one is drawn
     forward, backward   the posterior of every frame given all frames of its segment (Rabiner 1989)
     decode        ρ and π by expectation maximisation, and the posterior with them
-    alike         as how many frames one drawn at random counts, by how much neighbours resemble each other
+    in_common, alike   how much neighbours resemble each other, and how many of them say as much as one drawn at random
 
 A camera looks at one thing for a while. How long, nobody tells the device: ρ is found anew in each segment, so that
 scenes of 30 frames, of 500, and two scenes interleaved frame by frame are all met. With ρ = 0 the frames have no order,
@@ -84,17 +84,21 @@ def decode(
     return Decoded(posterior[k].astype(np.float32), float(rho[k]), alpha[k, -1].astype(np.float32), float(likely[k]))
 
 
-def alike(phi: Floats, apart: float, cut: Bools | None = None) -> float:
-    """a ≥ 1, where n frames φ (n, D) in a row say as much as n / a drawn at random: neighbours are wrong together.
-
-    With a correlation r of neighbours, and r^k of those k apart, n values have a mean as sure as that of
-    n (1 − r) / (1 + r) independent ones (Bartlett 1935). r = 1 − E‖φ_t − φ_{t−1}‖² / apart, where `apart` is E‖φ − φ'‖²
-    of two labelled images of one class drawn at random. cut: as for `decode`.
-    """
+def in_common(phi: Floats, apart: float, cut: Bools | None = None) -> float:
+    """r in [0, 1], the correlation of neighbouring frames φ (n, D): 1 − E‖φ_t − φ_{t−1}‖² / apart, where `apart` is
+    E‖φ − φ'‖² of two labelled images of one class drawn at random. 0 without neighbours. cut: as for `decode`."""
     steps = np.diff(phi, axis=0) if cut is None else np.diff(phi, axis=0)[~cut[1:]]
     if not steps.size or apart < TINY:
-        return LEAST_ALIKE
-    r = 1 - float(np.mean((steps.astype(np.float64) ** 2).sum(axis=1))) / apart
+        return 0.0
+    return max(0.0, 1 - float(np.mean((steps.astype(np.float64) ** 2).sum(axis=1))) / apart)
+
+
+def alike(r: float) -> float:
+    """a ≥ 1, where n frames in a row say as much as n / a drawn at random: neighbours are wrong together.
+
+    With a correlation r of neighbours, and r^k of those k apart, n values have a mean as sure as that of
+    n (1 − r) / (1 + r) independent ones (Bartlett 1935).
+    """
     return float(np.clip((1 + r) / max(1 - r, TINY), LEAST_ALIKE, MOST_ALIKE))
 
 

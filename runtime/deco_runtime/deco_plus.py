@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from deco_runtime.base import BaseLearner, SegmentReport, seen_once
-from deco_runtime.chain import alike, decode
+from deco_runtime.chain import alike, decode, in_common
 from deco_runtime.engine import Engine
 from deco_runtime.recipe import Recipe
 from deco_runtime.regression import Start, Statistics, add, mixed, share, solve, within
@@ -80,11 +80,12 @@ class DecoPlus(BaseLearner):
         By the answer that the bundle starts with, never by what follows the stream: a model that votes for itself
         drifts to the classes it saw last.
         """
-        said, softer = self._read(self._voter, phi, logits), alike(phi, self._apart, cut)
+        said, r = self._read(self._voter, phi, logits), in_common(phi, self._apart, cut)
+        softer = alike(r)
         p = softmax(said / np.float32(softer * self._start.mixed_temperature))
         if self._known is None:
             return p
-        strange = self._odds(phi, logits, (softer - 1) / (softer + 1)) ** np.float32(1 / softer)
+        strange = self._odds(phi, logits, r) ** np.float32(1 / softer)
         return np.concatenate([p, strange[:, None] / self.classes], axis=1)  # p(frame | c) is K·p(c | frame)·p(frame)
 
     def take_in(self, segment: Segment, check: Check) -> tuple[Statistics, SegmentReport]:

@@ -19,6 +19,8 @@ from deco_runtime.types import Floats
 SIGNS = 3
 RIDGE = 0.05
 """Added to both covariances, in parts of the mean variance: few images say little of most directions."""
+LEAST_COMMON = 0.08
+"""Least share of the variance of strangeness that the frames of a scene have in common, since classes differ in it."""
 LARGEST = 20.0
 """Largest logarithm of the odds, either way: one frame alone must not decide over a scene."""
 
@@ -71,10 +73,10 @@ def odds(signs: Floats, weights: Floats, common: float = 1.0) -> Floats:
 
     common: correlation r of neighbouring frames, 0 … 1. Of one known frame alone, r = 1, the sum of the signs is within
     the edge 95 times of 100. The mean over a scene is nearer to that of all known images, the less its frames have in
-    common: its variance falls to r of theirs, and so the edge comes √r as near.
+    common: its variance falls to r of theirs, LEAST_COMMON at least, and so the edge comes √r as near.
     """
     edge, mean = float(weights[-2]), float(weights[-1])
-    log_odds = signs @ weights[:SIGNS] + np.float32(mean + (edge - mean) * np.sqrt(common))
+    log_odds = signs @ weights[:SIGNS] + np.float32(mean + (edge - mean) * np.sqrt(max(common, LEAST_COMMON)))
     ratio: Floats = np.exp(np.clip(log_odds, -LARGEST, LARGEST)).astype(np.float32)
     return ratio
 
