@@ -148,7 +148,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     parameters = measure_parameters(make)
     fresh = forward.trace(model, parameters, size)
     traced, theta = fresh(), forward.flatten(model)
-    sets, runs_on = _write_graphs(directory, fresh, theta, notes)
+    sets = _write_graphs(directory, fresh, theta, notes)
 
     engine = engines()[options.engine].load(directory)
     if ipc:
@@ -196,7 +196,8 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     progress("fitting the regression of deco+", 1, 1)
 
     progress("checking every graph against torch", 0, 1)
-    golden, errors = verify.verify(model, sets, theta, (3, size, size), traced.classes, traced.features)
+    golden, errors = _verify(directory, model, sets, theta, size, traced, notes)
+    runs_on = tuple(sets)
     _check_inference(directory / "inference.onnx", golden)
     golden |= _golden_of(regression.model, model, golden["x"], mirrored)
     progress("checking every graph against torch", 1, 1)
@@ -258,7 +259,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
 
 def _write_graphs(
     directory: Path, fresh: Callable[[], forward.Forward], theta: np.ndarray, notes: list[str]
-) -> tuple[dict[str, dict[str, Path]], tuple[str, ...]]:
+) -> dict[str, dict[str, Path]]:
     """Write inference.onnx, graphs/ and, where onnxruntime-training is installed, ort_training/."""
     (directory / "graphs").mkdir()
     onnx.save_model(graphs.inference(fresh(), theta), directory / "inference.onnx")
@@ -282,11 +283,41 @@ def _write_graphs(
             sets["ort-training"][name] = folder / f"{name}.onnx"
             onnx.save_model(model, sets["ort-training"][name])
     except Exception as error:  # optional, and foreign code: onnxruntime-training dies in many ways on some models
-        # The portable graphs do everything, so a bundle without the others is still whole.
-        shutil.rmtree(directory / "ort_training", ignore_errors=True)
-        sets.pop("ort-training", None)
-        notes.append(f"made without --engine ort-training: {first_line(error)}")
-    return sets, tuple(sets)
+        _leave_ort_training_out(directory, sets, error, notes)
+    return sets
+
+
+def _verify(
+    directory: Path,
+    model: torch.nn.Module,
+    sets: dict[str, dict[str, Path]],
+    theta: np.ndarray,
+    size: int,
+    traced: forward.Forward,
+    notes: list[str],
+) -> tuple[verify.Values, dict[str, float]]:
+    """`verify.verify`, without the optional set if that cannot be run or is wrong."""
+
+    def verified() -> tuple[verify.Values, dict[str, float]]:
+        return verify.verify(model, sets, theta, (3, size, size), traced.classes, traced.features)
+
+    try:
+        return verified()
+    except Exception as error:
+        if "ort-training" not in sets:
+            raise
+        _leave_ort_training_out(directory, sets, error, notes)
+        return verified()
+
+
+def _leave_ort_training_out(
+    directory: Path, sets: dict[str, dict[str, Path]], error: Exception, notes: list[str]
+) -> None:
+    """The portable graphs do everything, so a bundle without the others is still whole."""
+    shutil.rmtree(directory / "ort_training", ignore_errors=True)
+    sets.pop("ort-training", None)
+    words = first_line(error).rpartition(" was false. ")[2]  # before that stands where in its source it failed
+    notes.append(f"made without --engine ort-training: {words}")
 
 
 def _check_inference(file: Path, golden: verify.Values) -> None:
