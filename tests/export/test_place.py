@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import deco_export
@@ -29,10 +30,11 @@ with bundle_at(Path(sys.argv[1])) as folder:
 """
 
 
-def make(out: Path, bundle: Path) -> None:
+def make(out: Path, bundle: Path, meanwhile: Callable[[], object] = lambda: None) -> None:
     with bundle_at(out) as folder:
         assert list(folder.iterdir()) == []
         shutil.copytree(bundle, folder, dirs_exist_ok=True)
+        meanwhile()
 
 
 @pytest.mark.parametrize("name", ["bundle", "bundle.deco"])
@@ -66,14 +68,8 @@ def test_one_after_another_in_one_process(tmp_path: Path, bundle_path: Path) -> 
 
 def test_a_place_that_is_taken_meanwhile_is_left_alone(tmp_path: Path, bundle_path: Path) -> None:
     out = tmp_path / "bundle.deco"
-
-    def make() -> None:
-        with bundle_at(out) as folder:
-            shutil.copytree(bundle_path, folder, dirs_exist_ok=True)
-            out.write_text("precious")  # a rename would replace it without a word
-
     with pytest.raises(UsageError, match="expected nothing at --out"):
-        make()
+        make(out, bundle_path, lambda: out.write_text("precious"))  # a rename would replace it without a word
     assert out.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [out]
 
