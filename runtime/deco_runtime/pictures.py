@@ -6,7 +6,7 @@ take half a JPEG for a whole one; so it is asked for the values as they are, and
 - More than 8 bits: the highest 8 of those that are used, of 8, 10, 12, 14 or 16. A file rarely says how many these
   are, and a sensor's 12 bits in a 16-bit file are the rule. So it is told by the largest value, in the picture or in
   others of its folder (`Seen`): a dark picture must not come out brighter than its neighbours.
-- Floating-point numbers are 0 … 1, or 0 … 255 where one above 1 is seen.
+- Floating-point numbers are 0 … 1, or 0 … 255 where one above 1.05 is seen; a little beyond is black or white.
 - What is transparent shows a white background.
 - Turned as EXIF says.
 """
@@ -34,6 +34,9 @@ PADDING = 16
 
 SAMPLE = 64
 """Files of a folder that are looked at for their largest value."""
+
+_BEYOND = 0.05
+"""Of white, by which floating-point values may lie beyond black and white: compression and sharpening go there."""
 
 _DEPTHS = (8, 10, 12, 14, 16)
 _DAMAGE = re.compile(r"^Corrupt JPEG data: (?:(\d+) extraneous bytes before marker 0xd9)?|^Premature end", re.MULTILINE)
@@ -144,13 +147,15 @@ def _eight_bits(values: Values, seen: Seen = NOTHING, white: int | None = None) 
     if values.dtype == np.uint8 and white in (None, 255):
         return values
     largest, low = values.max(), values.min()
-    if not low >= 0:  # also NaN
+    real = values.dtype.kind == "f"
+    top = max(float(largest), seen.real) if real else 0.0
+    scale = 1 if top <= 1 + _BEYOND else 255
+    if not low >= (-_BEYOND * scale if real else 0):  # also NaN
         raise ValueError("it has values below 0 or none at all, whose black and white cannot be told")
-    if values.dtype.kind == "f":
-        top = max(float(largest), seen.real)
-        if not top <= 255:
+    if real:
+        if not top <= 255 * (1 + _BEYOND):
             raise ValueError("it has floating-point values outside of 0 … 1 and 0 … 255")
-        return _rounded(values * (255 if top <= 1 else 1))
+        return _rounded(np.clip(values, 0, scale) * (255 / scale))
     if values.dtype.itemsize > 2 or values.dtype == np.int8:
         raise ValueError(f"it has values of type {values.dtype}, whose white cannot be told")
     if white is not None:

@@ -27,9 +27,10 @@ HTML: Answer = (200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>Welco
 
 
 @pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def _undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(_address, "ASK_S", 30.0)  # for a busy machine
 
 
 @contextmanager
@@ -298,7 +299,7 @@ def test_a_port_that_accepts_and_is_silent(scheme: str) -> None:
         assert "found that it accepts connections and does not answer in time" in refused(
             f"{scheme}://127.0.0.1:{port}/live", open_s=0.5
         )
-        assert time.monotonic() - started < 0.5 + _address.ASK_S + 10
+        assert time.monotonic() - started < 20
 
 
 def test_a_server_that_sends_a_byte_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,7 +240,7 @@ def test_what_is_said_of_a_camera() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("http://127.0.0.1:9/", "found none that OpenCV can open: check the address"),
+        ("http://127.0.0.1:9/", "found that 127.0.0.1 refuses connections at port 9"),
         pytest.param(
             "/dev/video99", "plug it in", marks=pytest.mark.skipif(sys.platform != "linux", reason="Video4Linux")
         ),

@@ -158,13 +158,26 @@ def test_floating_point_is_up_to_1_or_up_to_255(tmp_path: Path) -> None:
         np.testing.assert_array_equal(decode(tiff(GREY.astype(kind))), GREYS)
     night = (GREY / 255).astype(np.float32)  # of a folder of 0 … 255
     np.testing.assert_array_equal(decode(tiff(night), Seen(real=200.0)), np.round(GREYS / 255))
-    for value, words in ((-0.1, "below 0"), (256.0, "outside of"), (np.nan, "none at all"), (np.inf, "outside of")):
+    for value, words in ((-0.1, "below 0"), (268.0, "outside of"), (np.nan, "none at all"), (np.inf, "outside of")):
         wrong = night.copy()
         wrong[3, 3] = value
         with pytest.raises(ValueError, match=words):
             decode(tiff(wrong))
+    for white in (1, 255):
+        beyond = (GREY / 255 * white).astype(np.float32)
+        beyond[:2, 0] = -0.03 * white, 1.03 * white
+        expected = GREYS.copy()
+        expected[:2, 0] = [[0], [255]] if expected.ndim == 3 else [0, 255]
+        np.testing.assert_array_equal(decode(tiff(beyond)), expected)
     (tmp_path / "a.tif").write_bytes(tiff(GREY.astype(np.float32)))
     assert seen_in([tmp_path / "a.tif"]) == Seen(real=float(GREY.max()))
+
+
+def test_floats_as_opencv_writes_them() -> None:
+    """Its compression of them is lossy, and white comes back as 1.01."""
+    written = cv2.imencode(".tiff", (RGB[..., ::-1] / 255).astype(np.float32))[1].tobytes()
+    assert cv2.imdecode(np.frombuffer(written, np.uint8), cv2.IMREAD_UNCHANGED).dtype == np.float32
+    assert np.abs(decode(written).astype(int) - RGB[..., ::-1]).mean() < 6
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint32, np.int32])
