@@ -17,15 +17,15 @@ from typing import Any
 
 import click
 import numpy as np
-from deco_export.data import Images
 from deco_export.export import tool_versions
+from deco_export.images import Images
 from deco_export.representation import one_hot, represent
 from deco_runtime.bundle import open_bundle
-from deco_runtime.chain import ALIKE, STARTS, decode
+from deco_runtime.chain import LEAST_ALIKE, STARTS, alike, decode, in_common
 from deco_runtime.engine import engines, open_engine
 from deco_runtime.errors import DataError
 from deco_runtime.preprocess import normalise
-from deco_runtime.regression import Start, Statistics, add, mixed, ridge, share, solve, square
+from deco_runtime.regression import Start, Statistics, add, mixed, ridge, share, solve, square, within
 from deco_runtime.terminal import exit_with, progress_bars
 from deco_runtime.types import Floats, Ints
 from deco_runtime.vote import log_softmax, softmax
@@ -38,10 +38,12 @@ from deco_benchmarks.trial import as_at_the_end, base_bundle, order_of, recipe_o
 @dataclass(frozen=True)
 class Votes:
     """A segment's frames: what the bundle starts with says of them, (n, K) logits as sure as they are right, and so the
-    pre-trained model alone; true labels (n,), −1 for things of no class; and the scene before them, as in `decode`."""
+    pre-trained model alone; how alike neighbours are, as `chain.alike` has it; true labels (n,), −1 for things of no
+    class; and the scene before them, as in `decode`."""
 
     said: Floats
     network: Floats
+    alike: float
     y: Ints
     carried: Floats | None
 
@@ -51,13 +53,14 @@ Voted = tuple[Floats, Floats | None]
 
 
 def by_chain(
-    starts: Sequence[float] = STARTS, alike: float = ALIKE, network: bool = False, carry: bool = True
+    starts: Sequence[float] = STARTS, softer: float | None = None, network: bool = False, carry: bool = True
 ) -> Callable[[Votes], Voted]:
-    """Votes by the chain, from these starts of ρ, probabilities softened `alike` times."""
+    """Votes by the chain, from these starts of ρ, probabilities softened so many times; None: by `Votes.alike`."""
 
     def label(votes: Votes) -> Voted:
         logits = votes.network if network else votes.said
-        decoded = decode(softmax(logits / np.float32(alike)), votes.carried if carry else None, starts=starts)
+        p = softmax(logits / np.float32(softer or votes.alike))
+        decoded = decode(p, votes.carried if carry else None, starts=starts)
         return decoded.posterior, decoded.last
 
     return label
@@ -102,8 +105,8 @@ VARIANTS = {
     "votes: by the segment's shares, without order": Variant(by_chain(starts=(0.0,), carry=False)),
     "votes: the chain from a stay of 0.95 alone": Variant(by_chain(starts=(0.95,))),
     "votes: nothing carried from segment to segment": Variant(by_chain(carry=False)),
-    "votes: frames taken as independent": Variant(by_chain(alike=1)),
-    "votes: softened 4 times": Variant(by_chain(alike=4)),
+    "votes: frames taken as independent": Variant(by_chain(softer=1)),
+    "votes: frames taken for photographs": Variant(by_chain(softer=LEAST_ALIKE)),
     "votes: of the pre-trained model alone": Variant(by_chain(network=True)),
     "votes: true labels": Variant(lambda v: (one_hot(v.y, v.said.shape[1]), None)),
     "solution: classes as they come": Variant(solve=as_they_come),
@@ -172,14 +175,16 @@ def ablate(
     learned, right = dict.fromkeys(labels, start.statistics), dict.fromkeys(labels, 0)
     scenes: dict[Callable[[Votes], Voted], Floats | None] = dict.fromkeys(labels)
     first = solve(start.statistics), share(start.statistics, start)
+    apart = 2 * float(np.trace(within(start.statistics)))
     for number in range(count):
         begin = number * segment
         y = stream.labels[order[begin : begin + segment]]
         phi, logits = engine.represent(normalise(seen(stream, order, begin, segment, spec, weather), how))
         said = mixed(*first, phi, logits, start) / np.float32(start.mixed_temperature)
+        softer = alike(in_common(phi, apart))
         network = log_softmax(logits / np.float32(start.network_temperature))
         for label in labels:
-            t, scenes[label] = label(Votes(said, network, y, scenes[label]))
+            t, scenes[label] = label(Votes(said, network, softer, y, scenes[label]))
             learned[label] = add(learned[label], phi, t)
             right[label] += int(np.count_nonzero(t.argmax(axis=1) == y))
         progress(f"seed {config.seed}, segments", number + 1, count)

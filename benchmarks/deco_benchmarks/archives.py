@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from deco_export.data import Images
+from deco_export.images import Images
 from deco_runtime.errors import DataError
 from deco_runtime.preprocess import resize
 from deco_runtime.types import Ints, Pixels

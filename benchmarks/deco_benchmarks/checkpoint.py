@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
@@ -26,7 +27,10 @@ class Progress:
 
 
 def save(path: Path, trial: str, row: Row, weather: np.random.Generator, progress: Progress) -> None:
-    """Replace the checkpoint of this trial; nothing for a row that cannot be taken up. trial: what it must fit."""
+    """Replace the checkpoint of this trial; nothing for a row that cannot be taken up. trial: what it must fit.
+
+    Best effort: where the disk refuses, the trial goes on, and begins anew after a kill.
+    """
     kept = row.kept()
     if kept is None:
         return
@@ -47,11 +51,15 @@ def save(path: Path, trial: str, row: Row, weather: np.random.Generator, progres
         "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8),
         **{f"own_{name}": np.asarray(getattr(it, name)) for name in kept},
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        np.savez(file, **arrays)
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def restore(path: Path, trial: str, row: Row, weather: np.random.Generator) -> Progress | None:

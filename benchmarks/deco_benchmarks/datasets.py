@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 import numpy as np
-from deco_export.data import Images, digits, pick
+from deco_export.data import digits, pick
+from deco_export.images import Images
 from deco_export.takes import find_takes
 from deco_runtime import folder
 from deco_runtime.bundle import Bundle
@@ -28,8 +29,8 @@ class Photos(Images):
 
     files: tuple[PurePath, ...] = ()
 
-    def __getitem__(self, index: Ints) -> Photos:
-        files = tuple(self.files[i] for i in index)
+    def __getitem__(self, index: Ints | slice) -> Photos:
+        files = tuple(self.files[i] for i in np.arange(len(self))[index])
         return Photos(self.pixels[index], self.labels[index], self.takes[index], files)
 
     def with_takes(self) -> Photos:

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 import numpy as np
-from deco_export.data import Images
+from deco_export.images import Images
 from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.deco_plus import DecoPlus
@@ -137,9 +137,9 @@ class Mirroring(DecoPlus):
 
     mirrored: Bools | None = None
 
-    def likelihood(self, phi: Floats, logits: Floats) -> Floats:
+    def likelihood(self, phi: Floats, logits: Floats, cut: Bools | None = None) -> Floats:
         """As `DecoPlus` has it, classes mirrored."""
-        p = super().likelihood(phi, logits)
+        p = super().likelihood(phi, logits, cut)
         return p if self.mirrored is None else np.where(self.mirrored[:, None], p[:, ::-1], p)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from deco_export.data import Images
+from deco_export.images import Images
 from deco_runtime.base import SegmentReport
 from deco_runtime.preprocess import Preprocessing
 from deco_runtime.scoring import logits

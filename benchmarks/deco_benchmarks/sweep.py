@@ -6,13 +6,16 @@ import json
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from deco_runtime.errors import DecoError
+from deco_runtime.errors import DecoError, UsageError
+from deco_runtime.lock import lock, unlock
+from deco_runtime.terminal import sentence
 
 from deco_benchmarks.config import PRESETS, Config
 from deco_benchmarks.datasets import Dataset, load
@@ -65,7 +68,7 @@ def run_sweep(
     """Run the trials that are missing in `out`; a failed one is recorded and the others go on.
 
     The pre-trained models they start from are made first and kept in `out`/.bases. A trial that was cut off goes on
-    from its file in `out`/.checkpoints.
+    from its file in `out`/.checkpoints. Raises UsageError while another sweep writes to `out`.
     """
     out.mkdir(parents=True, exist_ok=True)
     tasks = []
@@ -74,15 +77,32 @@ def run_sweep(
         _write(config, outcome, out)
         done(config, outcome.result)
 
-    for config in pending(configs, out):
-        try:
-            dataset = read(source, PRESETS[config.preset].image_size, labelled_from)
-            bundle = base_bundle(dataset, config, out / ".bases", progress)
-            tasks.append(Task(config, source, labelled_from, bundle, out / ".checkpoints" / f"{config.key}.npz"))
-        except DecoError as error:
-            keep(config, _failed(config, str(error)))
-    for config, outcome in pool(tasks):
-        keep(config, outcome)
+    with _alone(out):
+        for config in pending(configs, out):
+            try:
+                dataset = read(source, PRESETS[config.preset].image_size, labelled_from)
+                bundle = base_bundle(dataset, config, out / ".bases", progress)
+                tasks.append(Task(config, source, labelled_from, bundle, out / ".checkpoints" / f"{config.key}.npz"))
+            except DecoError as error:
+                keep(config, _failed(config, str(error)))
+        for config, outcome in pool(tasks):
+            keep(config, outcome)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keep other sweeps out of the folder."""
+    try:
+        held, _ = lock(out)
+    except BlockingIOError:
+        raise UsageError(
+            f"expected to be the only sweep that writes to --out {out}, but another one does now; wait until that ends "
+            "or, for more trials at a time, give --jobs to one sweep"
+        ) from None
+    try:
+        yield
+    finally:
+        unlock(held)
 
 
 def attempt(task: Task, tick: Tick = lambda done, total: None) -> Outcome:
@@ -91,7 +111,8 @@ def attempt(task: Task, tick: Tick = lambda done, total: None) -> Outcome:
         dataset = read(task.source, PRESETS[task.config.preset].image_size, task.labelled_from)
         return Outcome(*run_trial(task.config, dataset, task.bundle, tick, task.resume))
     except Exception as error:  # one trial must not take the sweep with it
-        return _failed(task.config, str(error) if isinstance(error, DecoError) else traceback.format_exc())
+        found = sentence(error)
+        return _failed(task.config, found[0] if found else traceback.format_exc())
 
 
 def _failed(config: Config, reason: str) -> Outcome:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from deco_export.data import Data, Images, hold_out, pick
+from deco_export.data import Data, hold_out, pick
 from deco_export.export import Options, export, tool_versions
+from deco_export.images import Images
 from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.device import peak_memory_mb

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 import numpy as np
-from deco_export.data import Images
+from deco_export.images import Images
 from deco_export.initial_buffer import condense_labelled, pick_per_class
 from deco_runtime import folder
 from deco_runtime.buffer import CondensedBuffer

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 import numpy as np
-from deco_export.data import Images
+from deco_export.images import Images
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.chain import decode
 from deco_runtime.deco_plus import DecoPlus

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from deco_runtime.types import Ints
 from torch.nn import functional
 
 SHIFT = 8
@@ -20,15 +21,28 @@ CONTRAST, BRIGHTNESS, COLOUR = 0.5, 0.5, 0.2
 """Largest logarithm of the contrast's factor, and changes in brightness and in one colour, in standard deviations."""
 NOISE, BLURRED = 0.1, 0.3
 """Largest standard deviation of the noise, and share of the images that are blurred."""
+FEW = 8
+"""Images blurred at a time: torch's convolution takes many times the memory of its images."""
 COVERED, LEAST, MOST = 0.5, 0.15, 0.4
 """Share of the images of which a square is covered, and its side in parts of the image's."""
 
 
 def shifted(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """Images x (N, C, H, W), each shifted by its own up to a SHIFT-th of the side."""
+    return shift(x, shifts(len(x), x.shape[-1], rng))
+
+
+def shifts(n: int, side: int, rng: np.random.Generator) -> Ints:
+    """Where each of n images begins, down and right, in itself continued by a SHIFT-th of its side each way: (n, 2)
+    int64, 0 … 2 · (side // SHIFT)."""
+    return np.stack([rng.integers(0, 2 * (side // SHIFT) + 1, n) for _ in range(2)], axis=1)
+
+
+def shift(x: torch.Tensor, by: Ints) -> torch.Tensor:
+    """Images x (N, C, H, W), shifted by (N, 2) of `shifts`."""
     most = x.shape[-1] // SHIFT
     wide = functional.pad(x, (most,) * 4, mode="reflect")
-    down, right = (torch.from_numpy(rng.integers(0, 2 * most + 1, (len(x), 1))) for _ in range(2))
+    down, right = (torch.from_numpy(by[:, axis, None]) for axis in range(2))
     across = torch.arange(x.shape[-1])
     rows, columns = (down + across)[:, None, :, None], (right + across)[:, None, None, :]
     return wide[torch.arange(len(x))[:, None, None, None], torch.arange(x.shape[1])[None, :, None, None], rows, columns]
@@ -67,9 +81,14 @@ def lit(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
 
 def blurred(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """Some of them once or three times with a binomial kernel of 3 × 3."""
+    some, more = _some(x, rng, BLURRED), _some(x, rng, 0.5)
+    parts = zip(*(each.split(FEW) for each in (x, some, more)), strict=True)
+    return torch.cat([_blurred(*part) for part in parts])
+
+
+def _blurred(x: torch.Tensor, some: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
     once = _binomial(x)
     many = _binomial(_binomial(once))
-    some, more = _some(x, rng, BLURRED), _some(x, rng, 0.5)
     return torch.where(some, torch.where(more, many, once), x)
 
 

@@ -98,7 +98,7 @@ def temperature(logits: Floats, y: Ints, takes: Ints, prior: float, of: str, not
 
 
 def unknown(known: Floats, takes: Ints, none: Floats) -> Floats | None:
-    """Weights (SIGNS + 1,) float32 of `unknown.odds`; None where there are fewer than TAKES held-out takes
+    """Weights (SIGNS + 2,) float32 of `unknown.odds`; None where there are fewer than TAKES held-out takes
     or IMAGES images.
 
     known: signs (n, SIGNS) of held-out images, takes (n,) theirs. none: signs (m, SIGNS) of images of none of the
@@ -119,7 +119,8 @@ def unknown(known: Floats, takes: Ints, none: Floats) -> Floats | None:
     strange = known @ w
     order = np.argsort(strange)
     threshold = strange[order][np.searchsorted(np.cumsum(share[order]), KEPT).clip(max=len(order) - 1)]
-    return np.append(w, -threshold).astype(np.float32)
+    weights: Floats = np.r_[w, -threshold, -(share @ strange)].astype(np.float32)
+    return weights
 
 
 def _logistic(known: Doubles, share: Doubles, none: Doubles) -> Doubles:

@@ -98,7 +98,9 @@ def command(out: Path, **given: object) -> None:
         done = export(Options(out=out, **given), progress)  # type: ignore[arg-type]
     for note in done.notes:
         say(f"note: {note}")
-    validation = "none held out" if done.validation_accuracy is None else f"{done.validation_accuracy:.1%}"
+    judged, validation = done.judged, "none held out"
+    if judged.accuracy is not None:
+        validation = f"{judged.accuracy:.1%}, balanced over classes {judged.balanced:.1%}"
     tell(f"labelled images    {done.labelled}")
     tell(f"accuracy           {done.train_accuracy:.1%} on training images, validation {validation}")
     tell(

@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO
 
 import cv2
 import numpy as np
 from deco_runtime import folder
 from deco_runtime.errors import DataError, UsageError
+from deco_runtime.layout import some
 from deco_runtime.preprocess import resize
 from deco_runtime.sources.images import stc_order
 from deco_runtime.types import Ints, Pixels
 
+from deco_export.images import Images, ImageSet, StoredImages, pictures
+from deco_export.judged import near_duplicates
 from deco_export.takes import find_takes
+
+DIGITS_SIZE = 8
+"""Side of scikit-learn's digits in pixels."""
 
 DIGITS_STC = 100
 """Images of one digit in a row in the demo stream."""
 
-NOT_A_CLASS = ("none", "background")
-"""Names of a folder of images that show none of the classes, in any case."""
-
 CLEARLY_FEWER = 0.9
 """Takes are worth a note where they are fewer than so many times the images: most folders hold a few duplicates."""
-
-
-@dataclass(frozen=True)
-class Images:
-    """pixels (n, size, size, 3) uint8 B, G, R, resized as the device does it; labels (n,) int64.
-
-    takes: (n,) int64, equal for images that were recorded in one go; each its own where not given.
-    """
-
-    pixels: Pixels
-    labels: Ints
-    takes: Ints = field(default=cast(Ints, None))
-
-    def __post_init__(self) -> None:
-        if self.takes is None:
-            object.__setattr__(self, "takes", np.arange(len(self.labels)))
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: Ints) -> Images:
-        return Images(self.pixels[index], self.labels[index], self.takes[index])
 
 
 NONE = Images(np.zeros((0, 1, 1, 3), np.uint8), np.zeros(0, np.int64))
@@ -59,20 +41,23 @@ class Data:
     trained_on: fingerprints of the files in train and validation. stream, test: the demo's, None for a folder, and no
     stream where every image is labelled.
     skipped: a sentence about images that are unreadable or were passed over, or None. none: images of none of the
-    classes, labels without a meaning.
+    classes, labels without a meaning. alike: files, <class>/<image>, of a training and a validation image each that are
+    nearly the same picture.
     """
 
     classes: tuple[str, ...]
-    train: Images
-    validation: Images
+    train: ImageSet
+    validation: ImageSet
     trained_on: tuple[str, ...]
     stream: Images | None = None
     test: Images | None = None
     skipped: str | None = None
-    none: Images = NONE
+    none: ImageSet = NONE
+    alike: tuple[tuple[str, str], ...] = ()
 
     def notes(self) -> list[str]:
-        """What to know about the takes of the labelled images, a sentence each; none where each is its own take."""
+        """What to know about the takes of the labelled images, a sentence each; none where each is its own take and
+        no two show the same."""
         notes, known = [], len(self.classes)
         parts = (self.train, self.validation)
         images, takes = sum(map(len, parts)), sum(len(np.unique(part.takes)) for part in parts)
@@ -88,6 +73,11 @@ class Data:
             notes.append(
                 f"classes whose images are all of one take, so that none can be held out for validation: {single} of "
                 f"{known}; record these a second time"
+            )
+        if self.alike:
+            notes.append(
+                f"pictures that are nearly the same though of two classes, one for training and one for validation: "
+                f"{len(self.alike)} ({some([' and '.join(pair) for pair in self.alike])}); check their labels"
             )
         return notes
 
@@ -106,7 +96,13 @@ def pick(labels: Ints, fraction: float, rng: np.random.Generator) -> tuple[Ints,
 
 
 def hold_out(images: Images, fraction: float, rng: np.random.Generator, least: int = 0) -> tuple[Images, Images]:
-    """Train and validation parts: a random fraction of every class, held out by whole takes.
+    """Train and validation parts of images in memory, as `held_out` says."""
+    train, validation = held_out(images, fraction, rng, least)
+    return images[train], images[validation]
+
+
+def held_out(images: ImageSet, fraction: float, rng: np.random.Generator, least: int = 0) -> tuple[Ints, Ints]:
+    """Indices of the train and validation parts, both sorted: a random fraction of every class, by whole takes.
 
     A class keeps at least one take for training. Classes whose images are each their own take give their share, but
     at least `least` images. The others together give what comes nearest to their shares, but at least one take;
@@ -124,8 +120,7 @@ def hold_out(images: Images, fraction: float, rng: np.random.Generator, least: i
             wanted += max(least, fraction * len(index))
             grouped.append([index[images.takes[index] == take] for take in takes[np.argsort(first)]])
     validation = np.sort(np.concatenate([*held, *_nearest(grouped, wanted, rng), np.zeros(0, np.int64)]))
-    train = np.setdiff1d(np.arange(len(images)), validation)
-    return images[train], images[validation]
+    return np.setdiff1d(np.arange(len(images)), validation), validation
 
 
 def _nearest(grouped: list[list[Ints]], wanted: float, rng: np.random.Generator) -> list[Ints]:
@@ -151,29 +146,36 @@ def _nearest(grouped: list[list[Ints]], wanted: float, rng: np.random.Generator)
 
 
 def load(
-    source: str, labelled: float, validation: float, size: int, seed: int, tick: Callable[[int, int], None]
+    source: str,
+    labelled: float,
+    validation: float,
+    size: int,
+    seed: int,
+    tick: Callable[[int, int], None],
+    file: BinaryIO | None = None,
 ) -> Data:
     """Labelled data from `source`, an image folder or "digits".
 
     labelled: fraction of the training images whose labels may be used, in (0, 1]. validation: fraction of these held
     out by whole takes, in [0, 1). size: side of the images in pixels. tick: called with (done, total) while reading.
-    Raises DataError for a folder that cannot be used.
+    file: an empty one, where the pixels of a folder's images are kept, to be open as long as they are used; None for
+    memory.
+    Raises DataError for a folder that cannot be used, OSError where the file cannot be written.
     """
     rng = np.random.default_rng(seed)
     if source == "digits":
         return _digits(labelled, validation, size, rng)
     train_dir, _ = folder.split_folder(Path(source))
-    listed, strange = _apart(folder.list_folder(train_dir))
+    listed = folder.list_folder(train_dir)
     labels = np.asarray(listed.labels, np.int64)
     chosen, _ = pick(labels, labelled, rng)
-    unreadable = folder.Unreadable(total=len(chosen))
-    pixels, kept = [], []
+    unreadable, file, kept = folder.Unreadable(total=len(chosen)), file or io.BytesIO(), []
     for done, index in enumerate(chosen):
         image = listed.read(listed.files[index])
         if image is None:
             unreadable.add(listed.files[index])
         else:
-            pixels.append(resize(image, size))
+            file.write(resize(image, size).tobytes())
             kept.append(index)
         tick(done + 1, len(chosen))
     lost = [listed.classes[c] for c in np.setdiff1d(np.arange(len(listed.classes)), labels[kept])]
@@ -181,34 +183,30 @@ def load(
         raise DataError(
             f"expected a readable image of every class in {train_dir}, but found none of {lost[0]!r}; add some"
         )
+    first = np.arange(len(kept))
+    images = StoredImages(file, size, first, labels[kept], first)
     names = [listed.name(listed.files[i]).as_posix() for i in kept]
-    read = np.stack(pixels)
-    images = Images(read, labels[kept], find_takes(names, labels[kept], read))
+    images = replace(images, takes=find_takes(names, images.labels, pictures(images)))
     fingerprints = tuple(sorted(folder.fingerprint(listed.files[i]) for i in kept))
-    train, held = hold_out(images, validation, rng)
-    none = [image for file in strange if (image := listed.read(file)) is not None]
-    of_none = Images(np.stack([resize(image, size) for image in none]), np.zeros(len(none), np.int64)) if none else NONE
+    index = held_out(images, validation, rng)
+    train, held = map(images.select, index)
+    none = _add(file, (listed.read(path) for path in listed.none), size, len(kept))
+    shown = [f"{listed.classes[label]}/{name}" for label, name in zip(images.labels, names, strict=True)]
+    alike = tuple((shown[index[0][a]], shown[index[1][b]]) for a, b in near_duplicates(train, held))
     skipped = "; ".join(filter(None, (listed.note, unreadable.summary()))) or None
-    return Data(listed.classes, train, held, fingerprints, skipped=skipped, none=of_none)
+    return Data(listed.classes, train, held, fingerprints, skipped=skipped, none=none, alike=alike)
 
 
-def _apart(listed: folder.ImageFolder) -> tuple[folder.ImageFolder, tuple[Path, ...]]:
-    """The folder without what shows none of the classes, and the files of that: images of a class folder whose name is
-    among NOT_A_CLASS. Raises DataError where less than two classes are left."""
-    none = {c for c, name in enumerate(listed.classes) if name.casefold() in NOT_A_CLASS}
-    if not none:
-        return listed, ()
-    classes = tuple(name for c, name in enumerate(listed.classes) if c not in none)
-    if len(classes) < 2:
-        raise DataError(
-            f"expected 2 or more class folders in {listed.root} beside {listed.classes[min(none)]!r}, which is for "
-            f"things of no class, found {len(classes)}: add another"
-        )
-    new = {listed.classes.index(name): c for c, name in enumerate(classes)}
-    kept = [(file, new[c]) for file, c in zip(listed.files, listed.labels, strict=True) if c not in none]
-    files, labels = zip(*kept, strict=True)
-    strange = tuple(file for file, c in zip(listed.files, listed.labels, strict=True) if c in none)
-    return replace(listed, classes=classes, files=files, labels=labels), strange
+def _add(file: BinaryIO, read: Iterable[Pixels | None], size: int, first: int) -> ImageSet:
+    """Those of the images read that could be, of no class, written behind the `first` ones of the file."""
+    file.seek(0, io.SEEK_END)
+    count = 0
+    for image in read:
+        if image is not None:
+            file.write(resize(image, size).tobytes())
+            count += 1
+    rows = np.arange(count)
+    return StoredImages(file, size, first + rows, np.zeros(count, np.int64), rows)
 
 
 def digits(size: int) -> Images:
@@ -221,17 +219,26 @@ def digits(size: int) -> Images:
         ) from error
     bunch = load_digits()
     grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)
-    pixels = np.stack([resize(cv2.cvtColor(g, cv2.COLOR_GRAY2BGR), size) for g in grey])
-    return Images(pixels, bunch.target.astype(np.int64))
+    pixels = np.stack([cv2.cvtColor(g, cv2.COLOR_GRAY2BGR) for g in grey])
+    return _scaled(Images(pixels, bunch.target.astype(np.int64)), size)
+
+
+def _scaled(images: Images, size: int) -> Images:
+    pixels = np.empty((len(images), size, size, 3), np.uint8)
+    for picture, small in zip(pixels, images.pixels, strict=True):
+        picture[:] = resize(small, size)
+    return replace(images, pixels=pixels)
 
 
 def _digits(labelled: float, validation: float, size: int, rng: np.random.Generator) -> Data:
-    everything = digits(size)
+    everything = digits(DIGITS_SIZE)  # its parts are enlarged at the end, when nothing is copied any more
     test, rest = pick(everything.labels, 0.2, rng)
     known, unlabelled = pick(everything.labels[rest], labelled, rng)
     train, held = hold_out(everything[rest[known]], validation, rng)
     stream = None
     if len(unlabelled):
         stream = everything[rest[unlabelled]]
-        stream = stream[stc_order(stream.labels.tolist(), DIGITS_STC, int(rng.integers(2**31)))]
-    return Data(tuple(str(c) for c in range(10)), train, held, (), stream, everything[test])
+        order = stc_order(stream.labels.tolist(), DIGITS_STC, int(rng.integers(2**31)))
+        stream = _scaled(stream[order], size)
+    classes = tuple(str(c) for c in range(10))
+    return Data(classes, _scaled(train, size), _scaled(held, size), (), stream, _scaled(everything[test], size))

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import platform
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+from typing import BinaryIO
 
 import cv2
 import numpy as np
 import onnx
 import torch
-from deco_runtime.bundle import open_bundle
-from deco_runtime.bundle_files import ENDING, pack
 from deco_runtime.engine import EXACT, REPRESENTATION, Engine, check_runtime, engines
-from deco_runtime.errors import DecoError, ExportError, RuntimeMissingError, UsageError
+from deco_runtime.errors import ExportError, RuntimeMissingError, UsageError, first_line
 from deco_runtime.golden import relative_error
 from deco_runtime.guard import smallest_harm
 from deco_runtime.manifest import write_manifest
-from deco_runtime.preprocess import Preprocessing, normalise
+from deco_runtime.preprocess import Preprocessing
 from deco_runtime.recipe import named
 from deco_runtime.regression import Statistics, scores, solve
 from deco_runtime.types import Floats, Ints
 from deco_runtime.unknown import Known
 
 from deco_export import calibrate, data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
+from deco_export.images import Images, ImageSet, Inputs
 from deco_export.initial_buffer import check_enough, initial_buffer
 from deco_export.initialisers import parameters as measure_parameters
+from deco_export.judged import Judged, judge
 from deco_export.onnx_graph import IR_VERSION, OPSET
+from deco_export.place import bundle_at
 
 GUARD_IMAGES, GUARD_BYTES = 500, 16_000_000
 """At most so many held-out images go along for the guard, and as many bytes of pixels: 106 images at 224 pixels."""
@@ -69,10 +72,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Exported:
-    """What came out: accuracies 0 … 1 (None without validation images), largest relative error per graph, notes."""
+    """What came out: accuracy on the training images, 0 … 1, what the validation images say, largest relative error per
+    graph, notes."""
 
     train_accuracy: float
-    validation_accuracy: float | None
+    judged: Judged
     errors: dict[str, float]
     engines: tuple[str, ...]
     labelled: int
@@ -86,37 +90,15 @@ def export(options: Options, progress: Progress, loaded: data.Data | None = None
 
     Raises UsageError when something is at `out` already, and the errors of each stage.
     """
-    out = options.out
-    if out.exists():
-        raise UsageError(f"expected nothing at --out {out}, but something is there; remove it or choose another name")
     check_runtime()
     if reason := engines()[options.engine].unusable(None):
         raise RuntimeMissingError(reason)
-    # Beside the target, so that the final rename stays on one file system; one left by a kill is taken over.
-    partial = out.parent / f".{out.name}.partial"
-    packed = partial.with_name(f"{partial.name}.zip")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-        exported = _fill(partial, options, progress, loaded or _load(options, progress))
-        made = partial
-        if out.suffix == ENDING:
-            made = packed
-            pack(partial, packed)
-        open_bundle(made)
-        made.rename(out)
-    except OSError as error:
-        raise ExportError(
-            f"expected to write the bundle to {out}, but the system says: {error.strerror or error}; "
-            "free space or choose another --out"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        packed.unlink(missing_ok=True)
-    return exported
+    # Pixels not in the system's folder for temporary files, which may be memory.
+    with bundle_at(options.out) as directory, tempfile.TemporaryFile(dir=directory.parent) as pixels:
+        return _fill(directory, options, progress, loaded or _load(options, progress, pixels))
 
 
-def _load(options: Options, progress: Progress) -> data.Data:
+def _load(options: Options, progress: Progress, pixels: BinaryIO) -> data.Data:
     return data.load(
         options.data,
         options.labelled,
@@ -124,6 +106,7 @@ def _load(options: Options, progress: Progress) -> data.Data:
         options.image_size,
         options.seed,
         lambda done, total: progress("reading images", done, total),
+        pixels,
     )
 
 
@@ -158,12 +141,14 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         augment,
     )
     train_accuracy = pretrain.accuracy(model, loaded.train, how) or 0.0
-    validation_accuracy = pretrain.accuracy(model, loaded.validation, how)
+    held = loaded.validation
+    judged = judge(pretrain.answers(model, held, how), held.labels, loaded.train.labels, loaded.classes)
+    notes += judged.warnings()
 
     parameters = measure_parameters(make)
     fresh = forward.trace(model, parameters, size)
     traced, theta = fresh(), forward.flatten(model)
-    sets, runs_on = _write_graphs(directory, fresh, theta, notes)
+    sets = _write_graphs(directory, fresh, theta, notes)
 
     engine = engines()[options.engine].load(directory)
     if ipc:
@@ -185,7 +170,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     regression = representation.fit(
         fresh,
         theta,
-        _labelled(loaded.train, how),
+        (Inputs(loaded.train, how), loaded.train.labels),
         len(loaded.classes),
         mirrored,
         np.random.default_rng(options.seed),
@@ -211,7 +196,8 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     progress("fitting the regression of deco+", 1, 1)
 
     progress("checking every graph against torch", 0, 1)
-    golden, errors = verify.verify(model, sets, theta, (3, size, size), traced.classes, traced.features)
+    golden, errors = _verify(directory, model, sets, theta, size, traced, notes)
+    runs_on = tuple(sets)
     _check_inference(directory / "inference.onnx", golden)
     golden |= _golden_of(regression.model, model, golden["x"], mirrored)
     progress("checking every graph against torch", 1, 1)
@@ -260,18 +246,20 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
             "train_images": len(loaded.train),
             "validation_images": len(loaded.validation),
             "train_accuracy": train_accuracy,
-            "validation_accuracy": validation_accuracy,
+            "validation_accuracy": judged.accuracy,
+            "validation_balanced_accuracy": judged.balanced,
+            "by_class": judged.by_class(),
             "largest_relative_error": max(errors.values()),
             "mirrored": mirrored,
         },
     )
     labelled = len(loaded.train) + len(loaded.validation)
-    return Exported(train_accuracy, validation_accuracy, errors, runs_on, labelled, tuple(notes))
+    return Exported(train_accuracy, judged, errors, runs_on, labelled, tuple(notes))
 
 
 def _write_graphs(
     directory: Path, fresh: Callable[[], forward.Forward], theta: np.ndarray, notes: list[str]
-) -> tuple[dict[str, dict[str, Path]], tuple[str, ...]]:
+) -> dict[str, dict[str, Path]]:
     """Write inference.onnx, graphs/ and, where onnxruntime-training is installed, ort_training/."""
     (directory / "graphs").mkdir()
     onnx.save_model(graphs.inference(fresh(), theta), directory / "inference.onnx")
@@ -285,9 +273,8 @@ def _write_graphs(
     except ExportError as error:
         del sets["portable"][EXACT]
         notes.append(f"made without gradient=exact: {error}")
-    missing = ort_artifacts.missing()
     try:
-        if missing is not None:
+        if (missing := ort_artifacts.missing()) is not None:
             raise ExportError(missing)
         folder = directory / "ort_training"
         ort_artifacts.write_training_artifacts(fresh, theta, folder)
@@ -295,12 +282,42 @@ def _write_graphs(
         for name, model in ort_artifacts.gradient_graphs(fresh).items():
             sets["ort-training"][name] = folder / f"{name}.onnx"
             onnx.save_model(model, sets["ort-training"][name])
-    except DecoError as error:
-        # The portable graphs do everything, so a bundle without the others is still whole.
-        shutil.rmtree(directory / "ort_training", ignore_errors=True)
-        sets.pop("ort-training", None)
-        notes.append(f"made without --engine ort-training: {error}")
-    return sets, tuple(sets)
+    except Exception as error:  # optional, and foreign code: onnxruntime-training dies in many ways on some models
+        _leave_ort_training_out(directory, sets, error, notes)
+    return sets
+
+
+def _verify(
+    directory: Path,
+    model: torch.nn.Module,
+    sets: dict[str, dict[str, Path]],
+    theta: np.ndarray,
+    size: int,
+    traced: forward.Forward,
+    notes: list[str],
+) -> tuple[verify.Values, dict[str, float]]:
+    """`verify.verify`, without the optional set if that cannot be run or is wrong."""
+
+    def verified() -> tuple[verify.Values, dict[str, float]]:
+        return verify.verify(model, sets, theta, (3, size, size), traced.classes, traced.features)
+
+    try:
+        return verified()
+    except Exception as error:
+        if "ort-training" not in sets:
+            raise
+        _leave_ort_training_out(directory, sets, error, notes)
+        return verified()
+
+
+def _leave_ort_training_out(
+    directory: Path, sets: dict[str, dict[str, Path]], error: Exception, notes: list[str]
+) -> None:
+    """The portable graphs do everything, so a bundle without the others is still whole."""
+    shutil.rmtree(directory / "ort_training", ignore_errors=True)
+    sets.pop("ort-training", None)
+    words = first_line(error).rpartition(" was false. ")[2]  # before that stands where in its source it failed
+    notes.append(f"made without --engine ort-training: {words}")
 
 
 def _check_inference(file: Path, golden: verify.Values) -> None:
@@ -313,7 +330,7 @@ def _check_inference(file: Path, golden: verify.Values) -> None:
 
 
 def _calibration(
-    engine: Engine, statistics: Statistics, held: data.Images, none: data.Images, how: Preprocessing
+    engine: Engine, statistics: Statistics, held: ImageSet, none: ImageSet, how: Preprocessing
 ) -> tuple[calibrate.Calibration, Floats | None]:
     """What held-out images, of which there may be none, say of both models; and weights of the signs of unknown things,
     by images of none of the classes too, of which there may be none either."""
@@ -353,18 +370,14 @@ def _golden_of(graph: onnx.ModelProto, model: torch.nn.Module, x: np.ndarray, mi
     return {"votes": votes, REPRESENTATION: representation.run(graph, REPRESENTATION, x)}
 
 
-def _labelled(images: data.Images, how: Preprocessing) -> representation.Labelled:
-    return normalise(images.pixels, how), images.labels
-
-
-def guard_images(held: data.Images) -> data.Images:
+def guard_images(held: ImageSet) -> Images:
     """Held-out images, as many as GUARD_IMAGES and GUARD_BYTES allow: one of every take of every class in turn.
 
     Never one that was trained on: the model knows those, so it could only lose on them.
     """
     _, first, take = np.unique(held.takes, return_index=True, return_inverse=True)
     turns = _rank(held.labels[first])[take], _rank(held.takes)  # of a take in its class, of an image in its take
-    most = min(GUARD_IMAGES, GUARD_BYTES // held.pixels[0].nbytes) if len(held) else 0
+    most = min(GUARD_IMAGES, GUARD_BYTES // held[:1].pixels.nbytes) if len(held) else 0
     return held[np.sort(np.lexsort(turns)[:most])]
 
 
@@ -377,7 +390,7 @@ def _rank(groups: Ints) -> Ints:
     return rank
 
 
-def _write_demo(directory: Path, stream: data.Images, test: data.Images) -> None:
+def _write_demo(directory: Path, stream: Images, test: Images) -> None:
     """The stream as a Motion-JPEG video, which every OpenCV can read like a camera, and test images."""
     directory.mkdir()
     size = stream.pixels.shape[1]

@@ -15,7 +15,7 @@ from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.recipe import Recipe
 from deco_runtime.types import Floats, Ints
 
-from deco_export.data import Images
+from deco_export.images import ImageSet
 
 ROUNDS = 10
 """Times every class is condensed; each is one `condense` of L iterations, as one segment on the device."""
@@ -24,7 +24,7 @@ ROUNDS = 10
 def initial_buffer(
     engine: Engine,
     theta: Floats,
-    images: Images,
+    images: ImageSet,
     classes: tuple[str, ...],
     ipc: int,
     how: Preprocessing,
@@ -39,7 +39,7 @@ def initial_buffer(
     """
     check_enough(images.labels, classes, ipc)
     first = pick_per_class(images.labels, ipc, rng)
-    start = CondensedBuffer.start(normalise(images.pixels[first], how), images.labels[first])
+    start = CondensedBuffer.start(normalise(images[first].pixels, how), images.labels[first])
     learner = Learner(engine, parameters, theta, start, len(classes), recipe, rng)
     for step, _ in enumerate(condense_labelled(learner, images, how, ROUNDS)):
         tick(step + 1, ROUNDS * len(classes))
@@ -66,7 +66,7 @@ def pick_per_class(labels: Ints, count: int, rng: np.random.Generator) -> Ints:
     return np.concatenate([rng.choice(np.flatnonzero(labels == c), count, False) for c in np.unique(labels)])
 
 
-def condense_labelled(learner: Learner, images: Images, how: Preprocessing, rounds: int) -> Iterator[Condensed]:
+def condense_labelled(learner: Learner, images: ImageSet, how: Preprocessing, rounds: int) -> Iterator[Condensed]:
     """Condense up to a segment of random images of one class after the other, `rounds` times over the classes.
 
     Weights w are 1, since the labels are true. Changes the learner's buffer, and yields what each step did.
@@ -75,6 +75,6 @@ def condense_labelled(learner: Learner, images: Images, how: Preprocessing, roun
         members = np.flatnonzero(images.labels == step % learner.classes)
         real = learner.rng.permutation(members)[: learner.recipe.segment]
         w = np.ones(len(real), np.float32)
-        done = learner.update_buffer(normalise(images.pixels[real], how), images.labels[real], w, lambda: None)
+        done = learner.update_buffer(normalise(images[real].pixels, how), images.labels[real], w, lambda: None)
         learner.buffer = done.buffer
         yield done

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from deco_runtime.layout import some
 from deco_runtime.types import Ints
 
-from deco_export.data import Images
+from deco_export.images import ImageSet, pictures
 from deco_export.takes import SAME, describe
 
 FEW = 10
@@ -100,14 +99,14 @@ def judge(answers: Ints, held: Ints, trained: Ints, classes: Sequence[str]) -> J
     return Judged(tuple(classes), *counts)
 
 
-def near_duplicates(train: Images, validation: Images) -> Ints:
+def near_duplicates(train: ImageSet, validation: ImageSet) -> Ints:
     """Pairs of pictures that are nearly the same though one is held out: (n, 2) int64, index in each.
 
     Of one class there are none where `data.hold_out` parted them by takes; of two, one of the labels is mostly wrong.
     """
     if not len(train) or not len(validation):
         return np.empty((0, 2), np.int64)
-    a, b = describe(train.pixels), describe(validation.pixels)
+    a, b = describe(pictures(train)), describe(pictures(validation))
     square = (b * b).sum(axis=1)
     found = []
     for start in range(0, len(a), _ROWS):
@@ -120,8 +119,3 @@ def near_duplicates(train: Images, validation: Images) -> Ints:
 
 def _they(which: np.ndarray) -> str:
     return "they are" if which.sum() > 1 else "it is"
-
-
-def figures(judged: Judged) -> dict[str, Any]:
-    """For the manifest: accuracies as fractions, null without held-out images, and the counts of each class."""
-    return {"accuracy": judged.accuracy, "balanced_accuracy": judged.balanced, "classes": judged.by_class()}

@@ -98,7 +98,9 @@ def write_training_artifacts(fresh: Callable[[], Forward], theta: np.ndarray, de
         g.constants[name] = theta[place.slice].reshape(place.shape)
     g.nodes.append(helper.make_node("Identity", [graphs.loss(f)], ["loss"]))
     model = g.model({"x": f.x_shape, "t": ("N", f.classes)}, {"loss": ()}, "training")
-    with tempfile.TemporaryDirectory() as scratch, _quiet():
+    destination.mkdir(parents=True, exist_ok=True)
+    # Where the bundle is made there is room; a temporary directory may be full, or not there.
+    with tempfile.TemporaryDirectory(dir=destination) as scratch, _quiet():
         artifacts.generate_artifacts(
             model,
             requires_grad=list(names),
@@ -106,7 +108,6 @@ def write_training_artifacts(fresh: Callable[[], Forward], theta: np.ndarray, de
             artifact_directory=scratch,
             ort_format=False,
         )
-        destination.mkdir(parents=True, exist_ok=True)
         for name in ARTIFACTS:
             data = (Path(scratch) / name).read_bytes()
             if name.endswith(".onnx"):

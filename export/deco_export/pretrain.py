@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import torch
-from deco_runtime.preprocess import Preprocessing, normalise
-from deco_runtime.scoring import answers
+from deco_runtime.preprocess import Preprocessing
+from deco_runtime.types import Ints
 from torch import nn
 
 from deco_export.augment import mirrored, shifted, varied
-from deco_export.data import Images
+from deco_export.images import BATCH, ImageSet, Inputs, batches, pictures
 
-BATCH = 64
 RATE = 0.02
 MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
@@ -34,10 +32,16 @@ ASKED = 0.8
 """Part of the classes that held-out images must show, for the model to say whether they may be mirrored."""
 
 
-def statistics(images: Images, size: int) -> Preprocessing:
+def statistics(images: ImageSet, size: int) -> Preprocessing:
     """Mean and standard deviation per channel (R, G, B) of the training images; a constant channel gets std 1/255."""
-    rgb = images.pixels[..., ::-1].reshape(-1, 3).astype(np.float64) / 255
-    mean, std = rgb.mean(axis=0), np.maximum(rgb.std(axis=0), 1 / 255)
+    # How often each value comes: exact, whatever is read at a time.
+    count = np.zeros((3, 256), np.int64)
+    for picture in pictures(images):
+        count += [np.bincount(channel, minlength=256) for channel in picture[..., ::-1].reshape(-1, 3).T]
+    values, pixels = np.arange(256), count[0].sum()
+    mean = count @ values / pixels / 255
+    variance = (count * (values / 255 - mean[:, None]) ** 2).sum(axis=1) / pixels
+    std = np.maximum(np.sqrt(variance), 1 / 255)
     return Preprocessing(size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
 
 
@@ -46,43 +50,49 @@ def default_epochs(images: int, augment: bool) -> int:
     return max(EPOCHS, -(-LEAST_STEPS // -(-images // BATCH))) * (LONGER if augment else 1)
 
 
-def accuracy(model: nn.Module, images: Images, how: Preprocessing) -> float | None:
-    """Share of images classified right, 0 … 1; None for no images."""
-    if not len(images):
-        return None
+def answers(model: nn.Module, images: ImageSet, how: Preprocessing, turned: bool = False) -> Ints:
+    """The class (n,) int64 that the model gives each image; turned: its mirror image."""
+    inputs, found = Inputs(images, how), [np.zeros(0, np.int64)]
     with torch.inference_mode():
-        found = answers(lambda x: model(torch.from_numpy(x)).numpy(), images.pixels, how)
-    return float(np.mean(found == images.labels))
+        for batch in batches(len(images)):
+            x = torch.from_numpy(inputs[batch])
+            found.append(model(x.flip(-1) if turned else x).argmax(dim=1).numpy())
+    return np.concatenate(found)
 
 
-def mirrors(model: nn.Module, held: Images, how: Preprocessing) -> bool:
+def accuracy(model: nn.Module, images: ImageSet, how: Preprocessing, turned: bool = False) -> float | None:
+    """Share of images classified right, 0 … 1; None for no images. turned: of their mirror images."""
+    return float(np.mean(answers(model, images, how, turned) == images.labels)) if len(images) else None
+
+
+def mirrors(model: nn.Module, held: ImageSet, how: Preprocessing) -> bool:
     """Whether a mirrored image shows the same class: a photograph does, a digit does not.
 
     Asked of a model that was not trained on mirrored images, by held-out ones; no, where these show less than ASKED of
     its classes: signs to the left and to the right are told apart by two classes of forty.
     """
     with torch.inference_mode():
-        classes = model(torch.from_numpy(normalise(held.pixels[:1], how))).shape[1] if len(held) else 1
+        classes = model(torch.from_numpy(Inputs(held, how)[:1])).shape[1] if len(held) else 1
     if len(np.unique(held.labels)) < ASKED * classes:
         return False
     straight = accuracy(model, held, how)
-    turned = accuracy(model, replace(held, pixels=held.pixels[:, :, ::-1]), how)
+    turned = accuracy(model, held, how, turned=True)
     return straight is not None and turned is not None and turned >= AS_GOOD * straight > 0
 
 
-def few_scenes(images: Images) -> bool:
+def few_scenes(images: ImageSet) -> bool:
     """Whether the images show so few scenes, takes or single photographs, that the model would know them by heart."""
     return len(np.unique(images.takes)) < SCENES
 
 
 def pretrain(
     model: nn.Module,
-    images: Images,
+    images: ImageSet,
     how: Preprocessing,
     epochs: int,
     seed: int,
     tick: Callable[[int, float], None],
-    held: Images,
+    held: ImageSet,
     augment: bool,
 ) -> bool:
     """Train in place: SGD with momentum, cosine rate after a short warm-up, cross-entropy. Returns `mirrors`.
@@ -102,6 +112,7 @@ def pretrain(
         cycle_momentum=False,
         pct_start=0.1,
     )
+    inputs = Inputs(images, how)
     model.train()
     for epoch in range(epochs):
         if augment and mirror is None and epoch >= UNMIRRORED * epochs:
@@ -110,7 +121,7 @@ def pretrain(
         order, total = rng.permutation(len(images)), 0.0
         # Batches of nearly equal size: batch norm cannot train on a last one of a single image.
         for batch in np.array_split(order, steps_per_epoch):
-            x = torch.from_numpy(normalise(images.pixels[batch], how))
+            x = torch.from_numpy(inputs[batch])
             if augment:
                 x = changed(x, rng)
             if mirror:

@@ -6,10 +6,8 @@ the regression's statistics stay small.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -17,14 +15,13 @@ import torch
 from deco_runtime.engine import Engine
 from deco_runtime.preprocess import Preprocessing
 from deco_runtime.regression import Statistics, add
-from deco_runtime.scoring import normalised
 from deco_runtime.types import Floats, Ints
 from deco_runtime.vote import targets
 from onnx import TensorProto, helper
 
-from deco_export.augment import shifted
-from deco_export.data import Images
+from deco_export.augment import shift, shifts
 from deco_export.forward import Forward
+from deco_export.images import ImageSet, Inputs, batches
 
 GRID = 4
 """A layer's map is averaged to at most this many positions each way."""
@@ -32,10 +29,13 @@ SIZE = 960
 """Most values of a representation: the second moments of so many are 1.8 MB of float32."""
 ENOUGH = 2
 """Times SIZE images, at least, to find the axes of."""
+MOST = 5000
+"""Images in memory at a time as what the layers say of them, which is more than their pixels; and that the axes are
+found of: with so many they hardly change any more."""
 BATCH = 32
 
-Labelled = tuple[Floats, Ints]
-"""Images x (n, C, H, W) and their labels y (n,)."""
+Labelled = tuple[Floats | Inputs, Ints]
+"""Images x (n, C, H, W), which may be made when they are asked for, and their labels y (n,)."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Projection:
         centred = raw - mean
         spreads = [part.std() + 1e-12 for part in np.split(centred, np.cumsum(layers)[:-1], axis=1)]
         scale = np.repeat(1 / np.array(spreads), layers).astype(np.float32)
-        left, values, rows = np.linalg.svd(centred * scale, full_matrices=False)
+        centred *= scale
+        left, values, rows = np.linalg.svd(centred, full_matrices=False)
         count = min(len(raw) - 1, raw.shape[1])
         means = np.stack([left[y == c].mean(axis=0) for c in np.unique(y)]) * values
         kept = np.sort(np.argsort(-means[:, :count].var(axis=0), kind="stable")[:SIZE])
@@ -82,22 +83,39 @@ def fit(
 ) -> Regression:
     """What `deco+` starts from. train: x (n, C, H, W) and y (n,). mirrored: a mirrored image shows the same class.
 
-    Fewer than ENOUGH · SIZE images are joined by shifted copies, for the projection only.
+    For the projection, fewer than ENOUGH · SIZE images are joined by shifted copies, and of more than MOST a random
+    MOST are taken.
     """
     x, y = train
     raw_model, layers = raw_graph(fresh(), theta, mirrored)
-    raw = run(raw_model, "raw", x)
-    copies = -(-ENOUGH * SIZE // len(x)) - 1
-    others = [run(raw_model, "raw", shifted(torch.from_numpy(x), rng).numpy()) for _ in range(copies)]
-    projection = Projection.fit(np.concatenate([raw, *others]), np.tile(y, 1 + max(copies, 0)), layers)
-    phi = ((raw - projection.mean) @ projection.axes).astype(np.float32)
-    statistics = add(Statistics.zero(phi.shape[1], classes), phi, one_hot(y, classes))
+    some = np.arange(len(x)) if len(x) <= MOST else np.sort(rng.choice(len(x), MOST, replace=False))
+    copies = max(0, -(-ENOUGH * SIZE // len(x)) - 1)
+    raw = _run(raw_model, "raw", _with_copies(x, some, copies, rng), len(some) * (1 + copies))
+    projection = Projection.fit(raw, np.tile(y[some], 1 + copies), layers)
+    del raw
+    statistics = Statistics.zero(projection.axes.shape[1], classes)
+    for part in batches(len(x), MOST):
+        index = np.arange(len(x))[part]
+        raw = _run(raw_model, "raw", (x[index[batch]] for batch in batches(len(index), BATCH)), len(index))
+        raw -= projection.mean
+        statistics = add(statistics, (raw @ projection.axes).astype(np.float32), one_hot(y[part], classes))
     return Regression(_projected(raw_model, projection, classes), statistics)
 
 
-def represent(engine: Engine, images: Images, how: Preprocessing) -> tuple[Floats, Floats]:
+def _with_copies(x: Floats | Inputs, some: Ints, copies: int, rng: np.random.Generator) -> Iterator[Floats]:
+    """Some of the images, BATCH at a time, and as often again as `copies` says shifted at random."""
+    for batch in batches(len(some), BATCH):
+        yield x[some[batch]]
+    for _ in range(copies):
+        by = shifts(len(some), x[:1].shape[-1], rng)
+        for batch in batches(len(some), BATCH):
+            yield shift(torch.from_numpy(x[some[batch]]), by[batch]).numpy()
+
+
+def represent(engine: Engine, images: ImageSet, how: Preprocessing) -> tuple[Floats, Floats]:
     """φ (n, D) and the pre-trained model's logits (n, K) of n images, 1 or more, by an engine that holds the graph."""
-    parts = [engine.represent(x) for x in normalised(images.pixels, how, lambda: None)]
+    inputs = Inputs(images, how)
+    parts = [engine.represent(inputs[batch]) for batch in batches(len(images))]
     return np.concatenate([phi for phi, _ in parts]), np.concatenate([logits for _, logits in parts])
 
 
@@ -180,12 +198,20 @@ def _projected(raw: onnx.ModelProto, projection: Projection, classes: int) -> on
 
 
 def run(model: onnx.ModelProto, output: str, x: Floats) -> Floats:
-    """One output of a graph whose only input is x, over images x (n, C, H, W)."""
+    """One output (n, …) of a graph whose only input is x, over images x (n, C, H, W), 1 or more."""
+    return _run(model, output, (x[batch] for batch in batches(len(x), BATCH)), len(x))
+
+
+def _run(model: onnx.ModelProto, output: str, given: Iterable[Floats], n: int) -> Floats:
+    """The same of n images given as batches; filled into one array, since a list of parts would be held twice."""
     import onnxruntime
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "graph.onnx"
-        onnx.save_model(model, file)
-        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        parts = [session.run([output], {"x": x[i : i + BATCH]})[0] for i in range(0, len(x), BATCH)]
-    return np.concatenate(parts)
+    options = onnxruntime.SessionOptions()
+    options.enable_cpu_mem_arena = False  # it takes up to twice what it needs
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    width = next(o.shape[1] for o in session.get_outputs() if o.name == output)
+    found, done = np.empty((n, width), np.float32), 0
+    for x in given:
+        found[done : done + len(x)] = session.run([output], {"x": x})[0]
+        done += len(x)
+    return found

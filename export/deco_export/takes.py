@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -72,29 +72,29 @@ class _Sequence:
     index: Ints
 
 
-def find_takes(names: Sequence[str], labels: Ints, pixels: Pixels) -> Ints:
+def find_takes(names: Sequence[str], labels: Ints, pixels: Iterable[Pixels]) -> Ints:
     """The take of each image: (n,) int64, 0 … M−1 in order of first appearance. A take never spans two classes.
 
-    names: n file names relative to the class folder, no two alike in one class. labels: (n,) int64. pixels: (n, size,
-    size, 3) uint8 B, G, R.
+    names: n file names relative to the class folder, no two alike in one class. labels: (n,) int64. pixels: n pictures
+    (size, size, 3) uint8 B, G, R, one after the other.
     """
     order = np.array(
         sorted(range(len(names)), key=lambda i: (labels[i], names[i])), np.int64
     )  # the input's is no matter
     takes = np.empty(len(names), np.int64)
-    takes[order] = _find([names[i] for i in order], labels[order], describe(pixels[order]))
+    takes[order] = _find([names[i] for i in order], labels[order], describe(pixels)[order])
     _, first, inverse = np.unique(takes, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first)).astype(np.int64)[inverse]
 
 
-def describe(pixels: Pixels) -> Floats:
-    """What pictures are compared by, (n, D) float32; their distance is Euclidean.
+def describe(pixels: Iterable[Pixels]) -> Floats:
+    """What pictures, each (size, size, 3) uint8, are compared by: (n, D) float32; their distance is Euclidean.
 
     Each is averaged to 8 × 8 and taken apart into its mean colour and the pattern around it, of norm 1. Of two patterns
     of correlation r the distance is √(2 − 2r): 0 for the same, about 1.4 for unrelated ones.
     """
     small = [cv2.resize(picture, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA) for picture in pixels]
-    x = np.asarray(small, np.float32).reshape(len(pixels), _SIDE * _SIDE, 3) / np.float32(255)
+    x = np.asarray(small, np.float32).reshape(len(small), _SIDE * _SIDE, 3) / np.float32(255)
     mean = x.mean(axis=(1, 2), keepdims=True)
     pattern = (x - mean).reshape(len(x), 3 * _SIDE * _SIDE)
     norm = np.linalg.norm(pattern, axis=1, keepdims=True)

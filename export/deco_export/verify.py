@@ -11,8 +11,8 @@ from deco_runtime.errors import ExportError
 from deco_runtime.golden import KINKED, relative_error
 from torch import nn
 
-BATCHES = (1, 17, 2)
-"""Batch sizes checked; the golden values are those of the last."""
+BATCHES = (1, 8, 2)
+"""Batch sizes checked, up to the largest that an engine hands to a graph; the golden values are those of the last."""
 TOLERANCE = 1e-4
 """Largest allowed ‖found − torch‖∞ / ‖torch‖∞."""
 ATTEMPTS = 3
@@ -80,6 +80,7 @@ def run_graphs(files: dict[str, Path], theta: np.ndarray, inputs: Values) -> Val
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.enable_cpu_mem_arena = False  # it takes up to twice what it needs
     found: Values = {}
     for name, file in files.items():
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

@@ -88,8 +88,8 @@ class Bundle(Manifest):
         if not 0 <= worth <= 1:
             raise self._broken(name, "a worth from 0 to 1")
         unknown = self._array(name, "unknown", np.float32, (None,))
-        if len(unknown) not in (0, SIGNS + 1):
-            raise self._broken(name, f"none or {SIGNS + 1} weights of the signs of unknown things")
+        if len(unknown) not in (0, SIGNS + 2):
+            raise self._broken(name, f"none or {SIGNS + 2} weights of the signs of unknown things")
         return Start(Statistics(a, b), network, regression, both, worth, unknown if len(unknown) else None)
 
     def labelled_pixels(self, name: str) -> tuple[Pixels, Ints]:

@@ -59,6 +59,7 @@ def sha256(path: Root) -> str:
 
 def pack(directory: Path, file: Path) -> None:
     """Put the bundle in the directory into one .deco file, which has the same hash."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    # A zip knows the years 1980 to 2107, and a clock without a battery starts in 1970.
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         for path in sorted(p for p in directory.rglob("*") if p.is_file()):
             archive.write(path, path.relative_to(directory).as_posix())

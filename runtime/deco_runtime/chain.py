@@ -4,6 +4,7 @@
     Transition    p(c_t | c_{t−1}) = ρ · [c_t = c_{t−1}] + (1 − ρ) · π_{c_t}: a scene stays, or a new one is drawn
     forward, backward   the posterior of every frame given all frames of its segment (Rabiner 1989)
     decode        ρ and π by expectation maximisation, and the posterior with them
+    in_common, alike   how much neighbours resemble each other, and how many of them say as much as one drawn at random
 
 A camera looks at one thing for a while. How long, nobody tells the device: ρ is found anew in each segment, so that
 scenes of 30 frames, of 500, and two scenes interleaved frame by frame are all met. With ρ = 0 the frames have no order,
@@ -20,9 +21,9 @@ import numpy.typing as npt
 
 from deco_runtime.types import Bools, Floats
 
-ALIKE = 1.5
-"""Frames of a scene resemble each other, so that they are wrong together: n of them say as much as n / ALIKE drawn at
-random."""
+LEAST_ALIKE, MOST_ALIKE = 1.5, 20.0
+"""Bounds of `alike`. Pictures of one class are wrong together also where they were not recorded in a row; and a camera
+before which nothing moves must still be able to say what it sees."""
 STARTS = (0.0, 0.5, 0.95)
 """Values of ρ that expectation maximisation starts from. It stays near where it began, so the likeliest end is taken:
 from 0.95 alone, two scenes that are seen frame by frame in turn are taken for one."""
@@ -59,7 +60,7 @@ def decode(
     """The posterior of a segment's frames under the chain that makes them likeliest.
 
     likelihood: (n, S) float32 ≥ 0, p(frame | state), each frame's up to a factor. For classes that a model takes to be
-    equally frequent this is its p(c | x), which must be as sure as it is right, and ALIKE times less for
+    equally frequent this is its p(c | x), which must be as sure as it is right, and `alike` times less for
     frames that come in a row. carried: `last` of the segment before, or None where nothing is known of it. cut: (n,)
     bool, frames before which the stream was interrupted, so that they are drawn from π alone. starts: of ρ, in [0, 1).
     """
@@ -81,6 +82,24 @@ def decode(
     likely = np.log(scale).sum(axis=1)
     k = int(np.argmax(likely))
     return Decoded(posterior[k].astype(np.float32), float(rho[k]), alpha[k, -1].astype(np.float32), float(likely[k]))
+
+
+def in_common(phi: Floats, apart: float, cut: Bools | None = None) -> float:
+    """r in [0, 1], the correlation of neighbouring frames φ (n, D): 1 − E‖φ_t − φ_{t−1}‖² / apart, where `apart` is
+    E‖φ − φ'‖² of two labelled images of one class drawn at random. 0 without neighbours. cut: as for `decode`."""
+    steps = np.diff(phi, axis=0) if cut is None else np.diff(phi, axis=0)[~cut[1:]]
+    if not steps.size or apart < TINY:
+        return 0.0
+    return max(0.0, 1 - float(np.mean((steps.astype(np.float64) ** 2).sum(axis=1))) / apart)
+
+
+def alike(r: float) -> float:
+    """a ≥ 1, where n frames in a row say as much as n / a drawn at random: neighbours are wrong together.
+
+    With a correlation r of neighbours, and r^k of those k apart, n values have a mean as sure as that of
+    n (1 − r) / (1 + r) independent ones (Bartlett 1935).
+    """
+    return float(np.clip((1 + r) / max(1 - r, TINY), LEAST_ALIKE, MOST_ALIKE))
 
 
 def forward(e: Doubles, rho: Doubles, pi: Doubles, before: Doubles, goes_on: Bools) -> tuple[Doubles, Doubles]:

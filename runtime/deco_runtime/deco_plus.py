@@ -13,11 +13,11 @@ from collections.abc import Callable
 import numpy as np
 
 from deco_runtime.base import BaseLearner, SegmentReport, seen_once
-from deco_runtime.chain import ALIKE, decode
+from deco_runtime.chain import alike, decode, in_common
 from deco_runtime.engine import Engine
 from deco_runtime.recipe import Recipe
-from deco_runtime.regression import Start, Statistics, add, mixed, share, solve
-from deco_runtime.types import Batches, Check, Floats, Segment
+from deco_runtime.regression import Start, Statistics, add, mixed, share, solve, within
+from deco_runtime.types import Batches, Bools, Check, Floats, Segment
 from deco_runtime.unknown import Known, odds
 from deco_runtime.vote import softmax
 
@@ -33,6 +33,7 @@ class DecoPlus(BaseLearner):
         super().__init__(engine, self._voter, start.statistics, classes, recipe, rng)
         self.steps, self.fit_steps = ("adding up the segment", 1), ("solving the regression", 1)
         self._start, self.states = start, classes
+        self._apart = 2 * float(np.trace(within(start.statistics)))
         self._known: Known | None = None
         if start.unknown is not None:
             w = self._voter.reshape(-1, classes)[:-1]
@@ -65,31 +66,33 @@ class DecoPlus(BaseLearner):
         strange = self._odds(phi, logits)
         return self._read(self.model, phi, logits), strange / (1 + strange)
 
-    def _odds(self, phi: Floats, logits: Floats) -> Floats:
-        """p(frame | unknown) / p(frame | known) (n,); 0 where the bundle does not say."""
+    def _odds(self, phi: Floats, logits: Floats, common: float = 1.0) -> Floats:
+        """As `unknown.odds` (n,); 0 where the bundle does not say."""
         if self._known is None or self._start.unknown is None:
             return np.zeros(len(phi), np.float32)
-        return odds(self._known.signs(phi, logits), self._start.unknown)
+        return odds(self._known.signs(phi, logits), self._start.unknown, common)
 
-    def likelihood(self, phi: Floats, logits: Floats) -> Floats:
+    def likelihood(self, phi: Floats, logits: Floats, cut: Bools | None = None) -> Floats:
         """What the votes are made of, (n, K or K + 1) float32: how likely each class makes a frame, and last, where the
-        bundle knows, something unknown, up to a factor.
+        bundle knows, something unknown, up to a factor; of frames in a row, softened by how alike they are. cut: as in
+        `Segment`.
 
         By the answer that the bundle starts with, never by what follows the stream: a model that votes for itself
         drifts to the classes it saw last.
         """
-        said = self._read(self._voter, phi, logits)
-        p = softmax(said / np.float32(ALIKE * self._start.mixed_temperature))
+        said, r = self._read(self._voter, phi, logits), in_common(phi, self._apart, cut)
+        softer = alike(r)
+        p = softmax(said / np.float32(softer * self._start.mixed_temperature))
         if self._known is None:
             return p
-        strange = self._odds(phi, logits) ** np.float32(1 / ALIKE)
+        strange = self._odds(phi, logits, r) ** np.float32(1 / softer)
         return np.concatenate([p, strange[:, None] / self.classes], axis=1)  # p(frame | c) is K·p(c | frame)·p(frame)
 
     def take_in(self, segment: Segment, check: Check) -> tuple[Statistics, SegmentReport]:
         """Every frame counts as far as it is known, shared among the classes by its posterior."""
         check()
         phi, logits = self.engine.represent(segment.x)
-        decoded = decode(self.likelihood(phi, logits), self.scene, segment.cut)
+        decoded = decode(self.likelihood(phi, logits, segment.cut), self.scene, segment.cut)
         t = decoded.posterior[:, : self.classes]
         found = add(self.statistics, phi, t)
         fine = bool(np.isfinite(found.a).all() and np.isfinite(found.b).all())

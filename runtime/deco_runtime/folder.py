@@ -28,6 +28,10 @@ def silence_opencv() -> None:
     set_level(0)
 
 
+NOT_A_CLASS = ("none", "background")
+"""Names of a folder of images that show none of the classes, in any case."""
+
+
 @dataclass(frozen=True)
 class ImageFolder:
     """The images of a labelled folder; `files[i]` shows `classes[labels[i]]`.
@@ -36,6 +40,7 @@ class ImageFolder:
     files, labels: one entry per image, ordered by class name, then by file name. A file may lie in folders below that
         of its class.
     note: a sentence about what was passed over, or None.
+    none: images that show none of the classes, those of a folder of a name among NOT_A_CLASS.
     """
 
     root: Path
@@ -43,6 +48,7 @@ class ImageFolder:
     files: tuple[Path, ...]
     labels: tuple[int, ...]
     note: str | None = None
+    none: tuple[Path, ...] = ()
 
     def name(self, file: Path) -> PurePath:
         """A file's name below the folder of its class."""
@@ -53,7 +59,7 @@ class ImageFolder:
         """The largest values in its pictures of more than 8 bits, by which each of them is read."""
         from deco_runtime.pictures import seen_in
 
-        return seen_in(self.files)
+        return seen_in(self.files + self.none)
 
     def read(self, file: Path) -> Pixels | None:
         """One of its images as `read_image` gives it."""
@@ -77,7 +83,8 @@ def part_for_testing(root: Path, classes: Sequence[str]) -> Path:
 
 
 def list_folder(root: Path, classes: Sequence[str] | None = None) -> ImageFolder:
-    """List the images DIR/<class>/<image>, those in deeper folders too. Hidden names are passed over, and noted.
+    """List the images DIR/<class>/<image>, those in deeper folders too, and beside the classes those of DIR/none or
+    DIR/background. Hidden names are passed over, and noted.
 
     classes: class names that give the labels (a bundle's); the folder may lack some but not have others. Names are
         compared in Unicode's NFC. None: the folder's own class folders in NFC, sorted, at least two.
@@ -103,11 +110,15 @@ def list_folder(root: Path, classes: Sequence[str] | None = None) -> ImageFolder
             )
         elif path.suffix.lower() in EXTENSIONS:
             passed.add("images outside of the class folders", path)
+    of_none = [name for name in folders if name.casefold() in NOT_A_CLASS and name not in indices(classes or ())]
+    none = [image for name in of_none for folder in folders.pop(name) for image in images_below(folder, passed)]
     known = tuple(sorted(folders)) if classes is None else tuple(classes)
     if (words := advice(root, folders, indices(known) if classes is not None else None)) is not None:
         raise DataError(f"{layout}, found {words}")
     if classes is None and len(folders) < 2:
-        raise DataError(f"expected 2 or more class folders in {root}, found only {known[0]!r}: add another")
+        beside = f" beside {of_none[0]!r}, which is for things of no class" if of_none else ""
+        found = f"only {known[0]!r}" if known else "none"
+        raise DataError(f"expected 2 or more class folders in {root}{beside}, found {found}: add another")
     unknown = [name for name in folders if name not in indices(known)]
     if unknown:
         raise DataError(
@@ -132,7 +143,7 @@ def list_folder(root: Path, classes: Sequence[str] | None = None) -> ImageFolder
     parts = [name for name in folders if name.lower() in PARTS and holds_classes(folders[name][0])]
     doubt = f"takes {some(parts)} in {root} for a class, since class folders lie beside it" if parts else None
     note = "; ".join(filter(None, (doubt, passed.summary()))) or None
-    return ImageFolder(root, known, tuple(files), tuple(labels), note)
+    return ImageFolder(root, known, tuple(files), tuple(labels), note, tuple(none))
 
 
 def read_image(path: Path, seen: Seen | None = None) -> Pixels | None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import TypeVar
+
+from deco_runtime.scratch import nameless
 
 T = TypeVar("T")
 
@@ -56,12 +57,9 @@ def overhear(call: Callable[[], T]) -> tuple[T, str]:
 
 @cache
 def _ear() -> int:
-    """A file in memory, where the system has such; it is there until the process ends."""
-    if hasattr(os, "memfd_create"):
-        ear = os.memfd_create("stderr")
-    else:
-        with tempfile.TemporaryFile() as file:
-            ear = os.dup(file.fileno())
+    """A file that is there until the process ends."""
+    with nameless() as file:
+        ear = os.dup(file.fileno())
     standard = []  # where these streams are closed, theirs are the first numbers to be given out
     while ear <= 2:
         standard.append(ear)

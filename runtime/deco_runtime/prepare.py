@@ -73,7 +73,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     recipe = override(named(options.recipe or bundle.recipe.name), options.settings)
     whole = options.bundle.resolve()
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
-    unwritable = states.hold(directory) if options.learn else None
+    unwritable, unlocked = states.hold(directory) if options.learn else (None, None)
     name, choice = options.engine, None
     if name == "auto" and options.learn:  # predictions alone are not worth the seconds of a timing
         name, choice = fastest(bundle, directory, recipe.method, options.precision)
@@ -83,7 +83,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     if (complaint := golden_check(bundle, engine, recipe.method if options.learn else None)) is not None:
         raise BundleError(complaint)
     view = View(f"{options.bundle.name} on {engine.name}")
-    for words in filter(None, (choice, unwritable and f"warning: {unwritable}")):
+    for words in filter(None, (choice, *(each and f"warning: {each}" for each in (unwritable, unlocked)))):
         view.line(words)
     events = EventLog(options.events)
     learner = restored = note = None

@@ -8,11 +8,12 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal
+
+from deco_runtime.scratch import nameless
 
 End = Literal["done", "refused", "failed", "died", "silent"]
 
@@ -44,7 +45,7 @@ def run_job(job: str, limit_s: float, **arguments: Any) -> Report:
     """Run a job of `child.JOBS` in a process of its own. limit_s: longest silence, in seconds, before it is killed."""
     # The same modules as here: -c and -m alike would put the current directory first, with whatever lies in it.
     program = f"import sys; sys.path[:] = {sys.path!r}; from deco_runtime.child import main; main()"
-    with tempfile.TemporaryFile() as complaints:
+    with nameless() as complaints:
         process = subprocess.Popen(
             [sys.executable, "-c", program, job, json.dumps(arguments)],
             stdin=subprocess.DEVNULL,

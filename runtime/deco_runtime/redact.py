@@ -61,7 +61,7 @@ def _address(rest: str) -> str:
     # A password may hold any of / ? # @, so that only the last @ is sure to be its end; but before a host that is
     # one without doubt there is none.
     if (found := list(_AT.finditer(rest))) and not _SURE_HOST.match(authority):
-        shown, rest = f"{HIDDEN}@", rest[found[-1].end() :]
+        shown, rest = f"{HIDDEN}@" if found[-1].start() else "@", rest[found[-1].end() :]
         authority = re.split("[/?#]", rest, maxsplit=1)[0]
     host, colon, port = authority.rpartition(":")
     if colon and not port.isdecimal() and not authority.endswith("]"):

@@ -49,7 +49,7 @@ class Start:
 
     softmax(logits / T) of the pre-trained model is as sure as it is right with network_temperature, and so is that of
     the regression's values with regression_temperature, and of what both say, see `mixed`, with mixed_temperature.
-    worth: the regression's share in that, 0 … 1, with which both are best. unknown: weights (SIGNS + 1,) float32 of
+    worth: the regression's share in that, 0 … 1, with which both are best. unknown: weights (SIGNS + 2,) float32 of
     `unknown.odds`, None where nothing could be held out to fit them to.
     """
 
@@ -107,6 +107,15 @@ def square(statistics: Statistics) -> Doubles:
     a: Doubles = np.zeros((count, count))
     a[np.triu_indices(count)] = statistics.a
     return a + a.T - np.diag(np.diag(a))
+
+
+def within(statistics: Statistics) -> Doubles:
+    """The covariance Σ of φ within classes (D, D) float64: mean of (φ − μ_c)(φ − μ_c)ᵀ over all frames."""
+    a, b = square(statistics), statistics.b.astype(np.float64)
+    frames = np.maximum(b[-1], TINY)
+    means = (b / frames)[:-1]
+    scatter: Doubles = (a[:-1, :-1] - (means * frames) @ means.T) / frames.sum()
+    return scatter
 
 
 def ridge(a: Doubles, b: Doubles, penalty: float = PENALTY) -> Floats:

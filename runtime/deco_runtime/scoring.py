@@ -48,7 +48,8 @@ def read_test_folder(root: Path, bundle: Bundle, streamed: Sequence[Path] = ()) 
     if not pixels:
         raise DataError(f"expected test images in {root} that OpenCV can read, found none: replace them")
     said = f"left out of the test images those that the model learns from ({left_out})" if left_out else None
-    notes = filter(None, (listed.note, said, unreadable.summary()))
+    none = f"images of none of the classes are not scored ({len(listed.none)})" if listed.none else None
+    notes = filter(None, (listed.note, said, none, unreadable.summary()))
     return np.stack(pixels), np.asarray(labels, np.int64), "; ".join(notes) or None
 
 

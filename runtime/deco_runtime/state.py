@@ -9,6 +9,7 @@ process, however that ends.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -24,11 +25,14 @@ from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import BUFFER, Bundle
 from deco_runtime.errors import StateError, first_line
 from deco_runtime.guard import Kept, Memory
+from deco_runtime.lock import lock
 from deco_runtime.reading import ALWAYS_FINE, Array, parse_json, read_bytes, read_npz
 from deco_runtime.types import Floats
 
 SCHEMA = 5
 CURRENT, PREVIOUS = "learned.deco", "learned.previous.deco"
+NOT_OF_FOLDERS = {errno.EINVAL, errno.EBADF, errno.ENOSYS, getattr(errno, "ENOTSUP", errno.ENOSYS)}
+"""What some disks say that cannot flush a folder, such as those of the network; the file itself is on the disk then."""
 COUNTS = ("segments", "since_retrain", "retrains", "dropped")
 
 
@@ -76,17 +80,16 @@ class LearnedState:
             learner.guard.kept = self.guard
 
 
-def hold(directory: Path) -> str | None:
+def hold(directory: Path) -> tuple[str | None, str | None]:
     """Make the directory if there is none, and keep other runs out of it until this process ends.
 
     Returns why nothing can be saved there, None when it can: a disk that is read-only now may be mended later, and
-    meanwhile predicting is worth more than nothing. A place that is none, a mistyped one, raises StateError, and so
-    does one that another run holds.
+    meanwhile predicting is worth more than nothing; and why other runs are not kept out, None when they are. A place
+    that is none, a mistyped one, raises StateError, and so does one that another run holds.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if os.name == "posix":
-            _lock(directory)
+        _, missing = lock(directory)  # the handle stays open, and with it the lock
     except BlockingIOError:
         raise StateError(
             f"expected to be the only run with the learned state in {directory}, but another one has it; "
@@ -96,26 +99,18 @@ def hold(directory: Path) -> str | None:
         raise StateError(
             f"expected a place for learned state at {directory}, but: {error.strerror}; choose another --state"
         ) from error
-    if os.access(directory, os.W_OK):
-        return None
-    return (
-        f"expected to save in {directory}, but it may not be written: the disk is read-only, or permissions forbid it; "
-        "learns in memory until that is mended, and loses it when the run ends"
-    )
-
-
-def _lock(directory: Path) -> None:
-    """Raises BlockingIOError when another process has the lock. The system takes it back when this one ends."""
-    import fcntl  # posix only
-
-    handle = os.open(directory, os.O_RDONLY)  # the directory itself, so that a read-only disk can be locked too
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise
-    except OSError:  # some file systems of the network have no such lock
-        os.close(handle)
+    unwritable = unlocked = None
+    if not os.access(directory, os.W_OK):
+        unwritable = (
+            f"expected to save in {directory}, but it may not be written: the disk is read-only, or permissions forbid "
+            "it; learns in memory until that is mended, and loses it when the run ends"
+        )
+    if missing is not None:
+        unlocked = (
+            f"expected to lock {directory}, but the system says: {missing}; goes on without, so see that no other run "
+            "has this --state"
+        )
+    return unwritable, unlocked
 
 
 def save(directory: Path, state: LearnedState) -> int:
@@ -193,6 +188,9 @@ def _sync_directory(directory: Path) -> None:
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in NOT_OF_FOLDERS:
+            raise
     finally:
         os.close(handle)
 

@@ -95,20 +95,23 @@ def _run(command: click.Command) -> int:
         if _received is not None or isinstance(error, (click.Abort, KeyboardInterrupt)):
             say("interrupted")
             return 128 + (_received[0] if _received else signal.SIGINT)
-        if (found := _sentence(error)) is None:
+        if (found := sentence(error)) is None:
             raise
         say(f"error: {found[0]}")
         return found[1]
     return result if isinstance(result, int) else 0
 
 
-def _sentence(error: BaseException) -> tuple[str, int] | None:
+def sentence(error: BaseException) -> tuple[str, int] | None:
     """What to say of an error, and the exit code; None for a defect of this program."""
     if isinstance(error, DecoError):
         return str(error), error.exit_code
     if isinstance(error, click.ClickException):
         return f"{' '.join(error.format_message().split()).rstrip('.')}; see --help", error.exit_code
     if isinstance(error, OSError):  # a path that may not be looked at, a name that is too long, a full disk
+        if isinstance(error, FileNotFoundError) and not _somewhere():
+            words = "expected to start in a directory that is there, but the current one was removed; cd to another"
+            return words, DecoError.exit_code
         name, said = error.filename or "a file", error.strerror or error
         return f"expected to use {name}, but the system says: {said}; check it", DecoError.exit_code
     if isinstance(error, ImportError):  # a package is there, and something that it needs is not
@@ -121,6 +124,14 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, MemoryError):
         return f"expected enough memory, but: {error}; choose smaller sizes", DecoError.exit_code
     return None
+
+
+def _somewhere() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def catch_signals() -> None:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deco_runtime.regression import TINY, Statistics, scores, square, with_constant
+from deco_runtime.regression import TINY, Statistics, scores, with_constant, within
 from deco_runtime.types import Floats
 
 SIGNS = 3
 RIDGE = 0.05
 """Added to both covariances, in parts of the mean variance: few images say little of most directions."""
+LEAST_COMMON = 0.08
+"""Least share of the variance of strangeness that the frames of a scene have in common, since classes differ in it."""
 LARGEST = 20.0
 """Largest logarithm of the odds, either way: one frame alone must not decide over a scene."""
 
@@ -40,15 +42,12 @@ class Known:
         """From the labelled images' statistics, and W (D + 1, K) made of them: class means μ_c, the covariance Σ within
         classes, and that of all, Σ₀ around μ₀, classes counting alike. The distance is
         min_c (φ − μ_c)ᵀΣ⁻¹(φ − μ_c) − (φ − μ₀)ᵀΣ₀⁻¹(φ − μ₀)."""
-        a, b = square(statistics), statistics.b.astype(np.float64)
-        frames = np.maximum(b[-1], TINY)
-        means, seen = (b / frames)[:-1], b[-1] > TINY
-        within = a[:-1, :-1] - (means * frames) @ means.T
-        within /= frames.sum()
+        b, scatter = statistics.b.astype(np.float64), within(statistics)
+        means, seen = (b / np.maximum(b[-1], TINY))[:-1], b[-1] > TINY
         centre = means[:, seen].mean(axis=1)
         apart = means[:, seen] - centre[:, None]
-        near, far = _inverse(within), _inverse(within + apart @ apart.T / max(seen.sum(), 1))
-        size = len(a)
+        near, far = _inverse(scatter), _inverse(scatter + apart @ apart.T / max(seen.sum(), 1))
+        size = len(b)
         quadratic = np.zeros((size, size))
         quadratic[:-1, :-1] = near - far
         quadratic[:-1, -1] = quadratic[-1, :-1] = far @ centre
@@ -68,11 +67,17 @@ class Known:
         return found
 
 
-def odds(signs: Floats, weights: Floats) -> Floats:
-    """p(frame | unknown) / p(frame | known) (n,) float32 > 0, for signs (n, SIGNS) and weights (SIGNS + 1,), the last
-    of which is added."""
-    log_odds = np.clip(signs @ weights[:-1] + weights[-1], -LARGEST, LARGEST)
-    ratio: Floats = np.exp(log_odds).astype(np.float32)
+def odds(signs: Floats, weights: Floats, common: float = 1.0) -> Floats:
+    """p(frame | unknown) / p(frame | known) (n,) float32 > 0, for signs (n, SIGNS) and weights (SIGNS + 2,): those of
+    the signs, and what is added so that the odds are 1 at the edge of the known images, and at their mean.
+
+    common: correlation r of neighbouring frames, 0 … 1. Of one known frame alone, r = 1, the sum of the signs is within
+    the edge 95 times of 100. The mean over a scene is nearer to that of all known images, the less its frames have in
+    common: its variance falls to r of theirs, LEAST_COMMON at least, and so the edge comes √r as near.
+    """
+    edge, mean = float(weights[-2]), float(weights[-1])
+    log_odds = signs @ weights[:SIGNS] + np.float32(mean + (edge - mean) * np.sqrt(max(common, LEAST_COMMON)))
+    ratio: Floats = np.exp(np.clip(log_odds, -LARGEST, LARGEST)).astype(np.float32)
     return ratio
 
 

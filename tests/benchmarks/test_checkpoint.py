@@ -81,3 +81,11 @@ def test_the_checkpoint_of_another_trial_or_a_damaged_one_is_left_aside(bundle: 
     file.write_bytes(file.read_bytes()[:1000])
     run_trial(config("DECO"), read("digits", 16), bundle, lambda n, _: numbers.append(n), file)
     assert numbers == [1, 2, 3, 4, 5]
+
+
+def test_a_disk_that_refuses_checkpoints_costs_no_trial(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    where = None, tmp_path / "file" / "row.npz"
+    whole, refused = (run_trial(config("DECO"), read("digits", 16), bundle, lambda *_: None, file)[0] for file in where)
+    assert {name: refused[name] for name in SAME} == {name: whole[name] for name in SAME}
+    assert (tmp_path / "file").read_text() == "precious"

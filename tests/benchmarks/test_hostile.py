@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import cv2
 from click.testing import CliRunner
 from deco_benchmarks import hostile
-from deco_export.data import Images
+from deco_export.images import Images
 from deco_runtime.bundle import open_bundle
 from deco_runtime.engine import open_engine
 from deco_runtime.errors import UsageError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ pytest.importorskip("torch")
 
 from bases import quick_base
 from click.testing import CliRunner
+from deco_benchmarks import sweep
 from deco_benchmarks.config import Config
 from deco_benchmarks.eval_cli import command
 from deco_benchmarks.sweep import read
@@ -28,6 +30,7 @@ from deco_benchmarks.trial import base_bundle, order_of, split
 from deco_export.data import digits
 from deco_runtime.bundle import open_bundle
 from deco_runtime.errors import UsageError
+from deco_runtime.lock import lock, unlock
 
 KEYS = (
     "row", "dataset", "labelled", "ipc", "stream", "seed", "final_accuracy", "frozen_accuracy", "seconds",
@@ -291,6 +294,29 @@ def test_names_that_repeat_are_told(recording: Path, tmp_path: Path) -> None:
     assert "note: 12 file names are in more than one class, so by name" in done.stderr
     (result,) = results(tmp_path).values()
     assert (result["labelled"], result["labelled_from"]) == (0.5, None)
+
+
+def test_two_sweeps_into_one_folder(tmp_path: Path) -> None:
+    held, _ = lock(tmp_path)  # as another sweep has it
+    done = deco_eval("run", "--rows", "Frozen", "--ipc", 0, "--seeds", 1, "--out", tmp_path)
+    unlock(held)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: expected to be the only sweep that writes to --out {tmp_path}, but another one does now; wait until "
+        "that ends or, for more trials at a time, give --jobs to one sweep\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fails_a_trial_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_trial(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "weights.npy")
+
+    monkeypatch.setattr(sweep, "run_trial", run_trial)
+    config = Config("Frozen", "digits", 0.1, 0, "stc=500", 0, "smoke")
+    outcome = sweep.attempt(sweep.Task(config, "digits", None, tmp_path, None))
+    said = "expected to use weights.npy, but the system says: Input/output error; check it"
+    assert outcome.result == {"error": said, "row": "Frozen", "ipc": 0, "seed": 0}
 
 
 def test_the_table_of_a_sweep(swept: Path) -> None:

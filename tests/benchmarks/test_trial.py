@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from deco_benchmarks.config import Config
 from deco_benchmarks.scores import score
 from deco_benchmarks.trial import recipe_of
-from deco_export.data import Images
+from deco_export.images import Images
 
 CONFIG = Config("DECO+", "digits", 0.1, 2, "stc=50", 0, "smoke", engine="portable")
 

@@ -124,9 +124,11 @@ def test_95_of_100_known_images_are_kept_and_each_sign_counts_alike() -> None:
     assert weights is not None
     assert weights.dtype == np.float32
     assert np.mean(odds(known, weights) < 1) == pytest.approx(KEPT, abs=0.002)
-    spread = weights[:-1] * known.std(axis=0)
+    spread = weights[:SIGNS] * known.std(axis=0)
     np.testing.assert_allclose(spread, spread.mean(), rtol=1e-3)
     assert np.std(np.log(odds(known, weights))) == pytest.approx(2, abs=0.1)
+    edge = np.log(odds(known, weights)).mean()  # over a scene, the edge is nearer to the mean of the known images
+    assert np.log(odds(known, weights, 0.25)).mean() == pytest.approx(edge / 2, abs=1e-3)
 
 
 def test_a_long_take_does_not_decide_what_is_kept() -> None:
@@ -146,7 +148,7 @@ def test_images_of_none_of_the_classes_say_which_sign_tells() -> None:
     by_none, without = unknown(known, np.arange(500), none), unknown(known, np.arange(500), NOTHING)
     assert by_none is not None
     assert without is not None
-    weights = by_none[:-1] * known.std(axis=0)
+    weights = by_none[:SIGNS] * known.std(axis=0)
     assert weights[1] > 5 * np.abs(weights[[0, 2]]).max()
     assert np.mean(odds(known, by_none) < 1) == pytest.approx(KEPT, abs=0.003)
     fresh = signs(2000, (0, 2, 0), 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import shutil
 from itertools import combinations
 from pathlib import Path
 
@@ -12,7 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 cv2 = pytest.importorskip("cv2")
 
-from deco_export.data import Data, Images, hold_out, load, pick  # noqa: E402
+from deco_export.data import Data, hold_out, load, pick  # noqa: E402
+from deco_export.images import BATCH, Images, ImageSet, StoredImages, pictures  # noqa: E402
 from deco_runtime.errors import DataError  # noqa: E402
 from deco_runtime.preprocess import resize  # noqa: E402
 from hypothesis import given  # noqa: E402
@@ -35,8 +38,8 @@ def photos(root: Path, counts: dict[str, int] = COUNTS, side: int = 12) -> Path:
     return root
 
 
-def each(images: Images) -> set[bytes]:
-    return {pixels.tobytes() for pixels in images.pixels}
+def each(images: ImageSet) -> set[bytes]:
+    return {picture.tobytes() for picture in pictures(images)}
 
 
 def from_folder(root: Path, labelled: float = 1.0, validation: float = 0.0, size: int = 8, seed: int = 0) -> Data:
@@ -153,17 +156,40 @@ def test_what_is_said_of_takes() -> None:
     assert Data(classes, in_takes([[1] * 9, [1] * 8 + [2], [1]]), none, ()).notes() == []
 
 
+# --- images in a file
+
+
+def test_images_in_a_file_are_those_that_were_written() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (BATCH + 9, 4, 4, 3), np.uint8)
+    there, labels = np.arange(len(pixels)), np.arange(len(pixels)) % 3
+    stored = StoredImages(io.BytesIO(pixels.tobytes()), 4, there, labels, there // 2)
+    assert np.array_equal(list(pictures(stored)), pixels)
+    some = stored.select(np.array([70, 3, 12]))
+    for found, index in ((some[1:], [3, 12]), (stored[np.array([70, 3])], [70, 3]), (stored[labels == 1], labels == 1)):
+        assert np.array_equal(found.pixels, pixels[index])
+        assert np.array_equal(found.labels, labels[index])
+        assert np.array_equal(found.takes, there[index] // 2)
+
+
+def test_a_file_that_was_cut_short_is_no_black_image() -> None:
+    one = np.arange(1)
+    stored = StoredImages(io.BytesIO(bytes(47)), 4, one, one, one)
+    with pytest.raises(ValueError, match="reshape"):
+        stored[:]
+
+
 # --- an image folder
 
 
 def test_a_folder_is_read_as_the_device_would(tmp_path: Path) -> None:
     data = from_folder(photos(tmp_path))
     assert data.classes == ("ant", "bee", "cow")
-    assert data.train.pixels.shape == (31, 8, 8, 3)
-    assert data.train.pixels.dtype == np.uint8
+    train = data.train[:]
+    assert train.pixels.shape == (31, 8, 8, 3)
+    assert train.pixels.dtype == np.uint8
     assert data.train.labels.dtype == np.int64
     assert np.bincount(data.train.labels).tolist() == [10, 20, 1]
-    of_ants = data.train.pixels[data.train.labels == 0]
+    of_ants = train.pixels[train.labels == 0]
     ants = [resize(cv2.imread(str(file)), 8) for file in sorted((tmp_path / "ant").iterdir())]
     np.testing.assert_array_equal(of_ants, np.stack(ants))
     assert len(data.validation) == 0
@@ -310,5 +336,21 @@ def test_a_folder_of_things_of_no_class_is_no_class(name: str, tmp_path: Path) -
     files = sorted((tmp_path / "three" / name).iterdir())
     assert each(loaded.none) == {cv2.imread(str(file)).tobytes() for file in files}
     photos(tmp_path / "one", {"apple": 6, name: 4})
-    with pytest.raises(DataError, match=r"expected 2 or more class folders .* for things of no class, found 1"):
+    with pytest.raises(DataError, match=r"expected 2 or more .* for things of no class, found only 'apple'"):
         from_folder(tmp_path / "one")
+
+
+def test_the_same_picture_in_two_classes_is_named(tmp_path: Path) -> None:
+    root = photos(tmp_path, {"apple": 8, "pear": 8})
+    for i in range(8):
+        shutil.copy(root / "apple" / f"{i:02}.png", root / "pear" / f"{i:02}.png")
+    loaded = from_folder(root, validation=0.25, size=12)
+    split = [{Path(pair[k]).name for pair in loaded.alike} for k in (0, 1)]
+    assert split[0] == split[1]
+    assert len(loaded.alike) > 0
+    assert {pair[0].split("/")[0] for pair in loaded.alike} <= {"apple", "pear"}
+    (words,) = loaded.notes()
+    first = " and ".join(loaded.alike[0])
+    assert words.startswith("pictures that are nearly the same though of two classes, one for training and one for ")
+    assert f": {len(loaded.alike)} ({first}" in words
+    assert from_folder(photos(tmp_path / "others"), validation=0.25, size=12).alike == ()

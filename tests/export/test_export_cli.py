@@ -22,8 +22,8 @@ cv2 = pytest.importorskip("cv2")
 
 from deco_export import models, pretrain  # noqa: E402
 from deco_export.calibrate import MIXED, NETWORK, REGRESSION, WORTH  # noqa: E402
-from deco_export.data import Images  # noqa: E402
 from deco_export.export import guard_images  # noqa: E402
+from deco_export.images import Images  # noqa: E402
 from deco_runtime.bundle import open_bundle  # noqa: E402
 from deco_runtime.engine import EXACT, REPRESENTATION, open_engine  # noqa: E402
 from deco_runtime.errors import BundleError, UsageError  # noqa: E402
@@ -105,6 +105,12 @@ def test_an_export_ends_with_a_bundle(photos: Path, exported: tuple[Path, subpro
     assert done.returncode == 0, done.stderr
     assert str(out) in done.stdout
     assert "labelled images    18" in done.stdout
+    made_with = open_bundle(out).made_with
+    held = sum(counts["held_out"] for counts in made_with["by_class"].values())
+    right = sum(counts["right"] for counts in made_with["by_class"].values())
+    assert (held, right / held) == (made_with["validation_images"], made_with["validation_accuracy"])
+    assert f"balanced over classes {made_with['validation_balanced_accuracy']:.1%}" in done.stdout
+    assert "note: fewer than 10 images are held out of 3 of 3 classes ('blue': " in done.stderr
     assert [path.name for path in out.parent.iterdir()] == ["bundle"]
     bundle = open_bundle(out)
     assert bundle.classes == ("blue", "green", "red")
@@ -325,6 +331,79 @@ def test_a_users_own_model_is_exported_into_one_file(photos: Path, tmp_path: Pat
     assert bundle.made_with["model"] == "my_models:mine"
 
 
+HARD = """
+from torch import nn
+
+
+class Squeeze(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 8, 1), nn.Hardsigmoid())
+
+    def forward(self, x):
+        return x * self.scale(x)
+
+
+def hard(classes, image_size):
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, 2, 1), nn.Hardswish(), Squeeze()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, classes)),
+    )
+"""
+WRONG = """
+from deco_export import ort_artifacts
+
+made = ort_artifacts.gradient_graphs
+
+
+def wrong(fresh):
+    graphs = made(fresh)
+    name = next(iter(graphs))
+    {}
+    return graphs
+
+
+ort_artifacts.gradient_graphs = wrong
+from deco_export.cli import main
+
+main()
+"""
+
+
+@pytest.mark.skipif("ort-training" not in ENGINES, reason="no onnxruntime-training here")
+@pytest.mark.parametrize(
+    ("program", "model", "reason"),
+    [
+        (
+            "from deco_export.cli import main; main()",
+            ("my_models:hard",),
+            "The gradient builder has not been registered",
+        ),
+        # One that onnxruntime does not open, and one that gives other values than torch.
+        (WRONG.format("del graphs[name].graph.input[0]"), ("convnet", "--width", "4", "--depth", "1"), ""),
+        (WRONG.format("graphs[name].graph.node[-1].op_type = 'Neg'"), ("convnet", "--width", "4", "--depth", "1"), ""),
+    ],
+)
+def test_whatever_the_optional_graphs_die_of_there_is_a_bundle(
+    program: str, model: tuple[str, ...], reason: str, photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "my_models.py").write_text(HARD)
+    usual = ("--image-size", "16", "--epochs", "0", "--labelled", "0.6", "--model", *model)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--data", str(photos), "--out", str(tmp_path / "b"), *usual],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (note,) = [line for line in done.stderr.splitlines() if "made without --engine ort-training" in line]
+    assert note.startswith(f"note: made without --engine ort-training: {reason}")
+    assert "onnxruntime_src" not in note
+    assert not (tmp_path / "b" / "ort_training").exists()
+    assert json.loads((tmp_path / "b" / "manifest.json").read_text())["engines"] == ["portable"]
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -364,6 +443,22 @@ def test_batch_norm_trains_on_any_number_of_images() -> None:
     assert losses[-1] < 0.5 * losses[0]
     assert not model.training
     assert pretrain.accuracy(model, images, how) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX limits")
+def test_no_room_for_the_pixels_is_told(photos: Path, tmp_path: Path) -> None:
+    import resource
+
+    arguments = ("--data", photos, "--out", tmp_path / "bundle", *USUAL, "--image-size", "256")
+    done = subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    assert "free space or choose another --out" in refused(done, 8)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import onnx  # noqa: E402
 from deco_export import forward, graphs, initialisers, pretrain  # noqa: E402
-from deco_export.data import Images  # noqa: E402
+from deco_export.images import Images  # noqa: E402
 from deco_export.initial_buffer import ROUNDS, initial_buffer  # noqa: E402
 from deco_models import convnet  # noqa: E402
 from deco_runtime.buffer import CondensedBuffer  # noqa: E402

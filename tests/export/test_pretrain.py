@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from deco_export import pretrain  # noqa: E402
 from deco_export.augment import SHIFT, mirrored, shifted  # noqa: E402
-from deco_export.data import Images  # noqa: E402
+from deco_export.images import Images  # noqa: E402
 from deco_export.pretrain import EPOCHS, default_epochs, few_scenes, mirrors  # noqa: E402
 from deco_models import convnet  # noqa: E402
 from torch import nn  # noqa: E402
@@ -65,6 +65,15 @@ def trained(images: Images, held: Images, seed: int = 0, augment: bool = True, e
     how = pretrain.statistics(images, 16)
     mirror = pretrain.pretrain(model, images, how, epochs, seed, lambda _, loss: losses.append(loss), held, augment)
     return model, mirror, losses
+
+
+def test_the_statistics_are_those_of_all_pixels() -> None:
+    images = blocks(pretrain.BATCH + 6, 0, True)  # more than are read at a time
+    images.pixels[..., 0] = 77  # blue, so that it comes last
+    rgb = images.pixels[..., ::-1].reshape(-1, 3) / 255
+    how = pretrain.statistics(images, 16)
+    np.testing.assert_allclose(how.mean, rgb.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(how.std, [*rgb.std(axis=0)[:2], 1 / 255], rtol=1e-12)
 
 
 @pytest.mark.parametrize("augment", [False, True])

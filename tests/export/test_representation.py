@@ -110,8 +110,11 @@ def test_the_votes_are_torchs_mean_of_the_logits_of_image_and_mirror_image(name:
     assert mirrored is not np.allclose(votes, straight, atol=1e-3 * np.abs(expected).max())
 
 
-def test_the_statistics_are_those_of_the_graphs_own_representation() -> None:
-    """So that what the device adds fits what the export began with, float16 axes and all."""
+@pytest.mark.parametrize("most", [representation.MOST, 27])
+def test_the_statistics_are_those_of_the_graphs_own_representation(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what the device adds fits what the export began with, float16 axes and all; and of all images, however
+    many are taken at a time."""
+    monkeypatch.setattr(representation, "MOST", most)
     _, fresh, theta = made("convnet")
     x, y = images(40), np.arange(40) % CLASSES
     for i, c in enumerate(y):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 api = pytest.importorskip("onnxruntime.training.api", reason="onnxruntime.training is not installed here")
 
 import onnx  # noqa: E402
-from deco_export import forward, initialisers, ort_artifacts, verify  # noqa: E402
+from deco_export import export, forward, initialisers, ort_artifacts, verify  # noqa: E402
 from deco_models import convnet, resnet  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -31,6 +31,20 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     fresh = forward.trace(model, initialisers.parameters(build), SIZE)
     ort_artifacts.write_training_artifacts(fresh, forward.flatten(model), folder)
     return model, folder
+
+
+def test_a_package_that_fails_costs_its_graphs_and_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def generate(*_: object, **__: object) -> None:
+        raise RuntimeError("ShapeInferenceError: no such operator\nat line 7")
+
+    monkeypatch.setattr("onnxruntime.training.artifacts.generate_artifacts", generate)
+    model = BUILDS["convnet"]().eval()
+    fresh, notes = forward.trace(model, initialisers.parameters(BUILDS["convnet"]), SIZE), list[str]()
+    sets, runs_on = export._write_graphs(tmp_path, fresh, forward.flatten(model), notes)
+    assert runs_on == ("portable",)
+    assert "weight_gradient" in sets["portable"]
+    assert notes == ["made without --engine ort-training: ShapeInferenceError: no such operator"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["graphs", "inference.onnx"]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from deco_runtime.chain import LONGEST, backward, decode, forward
+from deco_runtime.chain import LEAST_ALIKE, LONGEST, MOST_ALIKE, alike, backward, decode, forward, in_common
 from deco_runtime.types import Floats
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,6 +55,41 @@ def test_posterior_likelihood_and_expectations_are_sums_over_all_paths(interrupt
         np.testing.assert_allclose(stays[k], expected[2], rtol=1e-10)
         np.testing.assert_allclose(drawn[k], expected[3], rtol=1e-10)
         assert stays[k] + drawn[k].sum() == pytest.approx(4)  # each frame stays or is drawn
+
+
+def sequence(r: float, n: int, seed: int = 0) -> Floats:
+    """(n, 8) of variance 1, neighbours with a correlation of r: a stationary first-order autoregressive sequence."""
+    rng = np.random.default_rng(seed)
+    x = np.empty((n, 8), np.float32)
+    x[0] = rng.standard_normal(8)
+    for t in range(1, n):
+        x[t] = r * x[t - 1] + np.sqrt(1 - r * r) * rng.standard_normal(8)
+    return x
+
+
+@pytest.mark.parametrize("r", [0.5, 0.8])
+def test_frames_count_as_many_as_make_their_mean_as_sure(r: float) -> None:
+    """By the variance of the means of many sequences, against that of as many independent values."""
+    x = sequence(r, 400_000)
+    means = x.reshape(2_000, 200, 8).mean(axis=1)
+    assert alike(in_common(x, 16.0)) == pytest.approx(200 * means.var(), rel=0.1)
+
+
+def test_frames_drawn_at_random_count_as_photographs_do_and_a_still_scene_has_a_bound() -> None:
+    assert alike(in_common(sequence(0.0, 128), 16.0)) == LEAST_ALIKE
+    assert alike(in_common(np.ones((128, 8), np.float32), 16.0)) == MOST_ALIKE
+    far_from_the_labelled_images = 10 * sequence(0.0, 128)
+    assert alike(in_common(far_from_the_labelled_images, 16.0)) == LEAST_ALIKE
+    assert alike(in_common(sequence(0.8, 1), 16.0)) == alike(in_common(sequence(0.8, 128), 0.0)) == LEAST_ALIKE
+
+
+def test_an_interruption_says_nothing_about_neighbours() -> None:
+    x, cut = sequence(0.8, 2_000), np.zeros(2_000, bool)
+    pieces = np.concatenate([x[:1_000], 50 + x[1_000:]])
+    assert alike(in_common(pieces, 16.0)) == LEAST_ALIKE
+    cut[[0, 1_000]] = True
+    assert alike(in_common(pieces, 16.0, cut)) == pytest.approx(alike(in_common(x, 16.0)), rel=0.05)
+    assert alike(in_common(pieces, 16.0, np.ones(2_000, bool))) == LEAST_ALIKE
 
 
 def frames(states: np.ndarray, right: float, rng: np.random.Generator) -> Floats:

@@ -21,7 +21,7 @@ from deco_runtime.preprocess import normalise
 from deco_runtime.recipe import named
 from deco_runtime.regression import PENALTY, Start, Statistics, add, scores
 from deco_runtime.scoring import normalised
-from deco_runtime.types import Floats, Segment
+from deco_runtime.types import Bools, Floats, Segment
 from fake_engine import LinearEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,6 +73,7 @@ def test_w_is_the_regression_on_all_frames(engine: Engine, bundle: Bundle) -> No
     a[np.triu_indices(count)] = given.statistics.a
     a = a + np.triu(a, 1).T
     first_w, carried = it.model[:-10].reshape(count, 10).astype(np.float64), None
+    variances = np.diag(a - (b / b[-1]) @ b.T)[:-1] / b[-1].sum()  # within classes
     segments = [digits(bundle, [3]), digits(bundle, [1, 7], 40), digits(bundle, [3, 8], 30), digits(bundle, [0])]
     for segment in segments:
         phi, votes = engine.represent(segment.x)
@@ -81,7 +82,8 @@ def test_w_is_the_regression_on_all_frames(engine: Engine, bundle: Bundle) -> No
         )
         log_p = scipy.special.log_softmax(votes.astype(np.float64) / given.network_temperature, axis=1)
         both = given.worth * log_q + (1 - given.worth) * log_p
-        p = scipy.special.softmax(both / (1.5 * given.mixed_temperature), axis=1)
+        r = 1 - (np.diff(phi, axis=0) ** 2).sum(axis=1).mean() / (2 * variances.sum())
+        p = scipy.special.softmax(both / (max(1.5, (1 + r) / (1 - r)) * given.mixed_temperature), axis=1)
         decoded = decode(p.astype(np.float32), carried)
         t, carried = decoded.posterior, decoded.last
         z = np.c_[phi, np.ones(len(phi))].astype(np.float64)
@@ -216,8 +218,8 @@ def test_answers_on_are_answers_and_represent_images_once(bundle: Bundle) -> Non
 class Mirrored(DecoPlus):
     """Its votes for class c are votes for class K − 1 − c."""
 
-    def likelihood(self, phi: Floats, logits: Floats) -> Floats:
-        return super().likelihood(phi, logits)[:, ::-1]
+    def likelihood(self, phi: Floats, logits: Floats, cut: Bools | None = None) -> Floats:
+        return super().likelihood(phi, logits, cut)[:, ::-1]
 
 
 def test_the_guard_rejects_what_harms_and_goes_back(bundle: Bundle) -> None:
@@ -325,13 +327,18 @@ def test_the_temperatures_divide_what_both_models_say() -> None:
 
 @pytest.mark.parametrize("worth", [0.0, 0.3, 1.0])
 def test_the_votes_are_what_the_bundle_starts_with_whatever_was_learned_since(worth: float) -> None:
-    """Softened by the temperature of both, and 1.5 times more."""
+    """Softened by the temperature of both, and by how alike neighbours are."""
     it, segment = linear(3, 3, (2.0, 0.5, 1.3), worth), frames([0] * 6 + [1] * 6 + [2] * 6, 3)
     phi, votes = it.engine.represent(segment.x)
     w = it.model[:-3].reshape(13, 3)
     log_q = scipy.special.log_softmax(np.c_[phi, np.ones(18)] @ w / 0.5, axis=1)
     both = worth * log_q + (1 - worth) * scipy.special.log_softmax(votes / 2.0, axis=1)
-    expected = scipy.special.softmax(both / (1.5 * 1.3), axis=1)
+    rng = np.random.default_rng(
+        0
+    )  # the labelled images of `linear`, whose classes have a covariance of 1 but for chance
+    noise = rng.standard_normal((60, 12)).reshape(3, 20, 12)
+    r = 1 - (np.diff(phi, axis=0) ** 2).sum(axis=1).mean() / (2 * noise.var(axis=1).mean(axis=0).sum())
+    expected = scipy.special.softmax(both / (max(1.5, (1 + r) / (1 - r)) * 1.3), axis=1)
     np.testing.assert_allclose(it.likelihood(phi, votes), expected, rtol=1e-4, atol=1e-6)
     first = it.statistics
     t = decode(expected.astype(np.float32)).posterior

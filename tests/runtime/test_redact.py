@@ -98,8 +98,14 @@ URL = "rtsp://user:Se/cr@et@127.0.0.1:9/pwd=Secret?token=Secret"
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [
-        (["--video", URL], "expected a video stream at rtsp://***@127.0.0.1:9/pwd=***?token=***, found none"),
-        (["--camera", URL], "expected a video stream at rtsp://***@127.0.0.1:9/pwd=***?token=***, found none"),
+        (
+            ["--video", URL],
+            "expected HOST or HOST:PORT behind rtsp://, found another thing in rtsp://***@127.0.0.1:9/pwd=***?token=***",
+        ),
+        (
+            ["--camera", URL],
+            "expected HOST or HOST:PORT behind rtsp://, found another thing in rtsp://***@127.0.0.1:9/pwd=***?token=***",
+        ),
         (["--video", "rtsp:/u:Secret@127.0.0.1/x"], "expected a video file, found nothing at rtsp:/***@127.0.0.1/x"),
         (["--camera", "u:Secret@127.0.0.1/x"], "expected a camera at ***@127.0.0.1/x, found"),
         (["--demo", URL], "Got unexpected extra argument (rtsp://***@127.0.0.1:9/pwd=***?token=***)"),

@@ -89,6 +89,13 @@ def test_a_test_folder_of_a_class_called_test(bundle: Bundle, tmp_path: Path) ->
     assert read_test_folder(tmp_path, named)[1].tolist() == [0, 0, 1, 1, 2]
 
 
+def test_images_of_none_of_the_classes_are_not_scored(bundle: Bundle, tmp_path: Path) -> None:
+    write(tmp_path, ["3", "7", "none"])
+    _, labels, note = read_test_folder(tmp_path, bundle)
+    assert sorted(labels.tolist()) == [3, 3, 7, 7]
+    assert note == "images of none of the classes are not scored (2)"
+
+
 def test_nothing_readable_is_an_error(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "3").mkdir()
     (tmp_path / "3" / "bad.png").write_bytes(b"nothing")

@@ -405,6 +405,19 @@ def test_images_follow_the_bundles_classes(data: Path) -> None:
     assert Counter(frame.label for frame in source.frames()) == {0: 7, 2: 7, 3: 7}
 
 
+@pytest.mark.parametrize("name", ["none", "Background"])
+def test_images_of_none_of_the_classes_have_no_label(data: Path, name: str) -> None:
+    known = [frame.label for frame in images.open_source(data, request()).frames()]
+    (data / name).mkdir()
+    for number in range(3):
+        cv2.imwrite(str(data / name / f"{number}.png"), numbered(number))
+    frames = list(images.open_source(data, request()).frames())
+    assert Counter(frame.label for frame in frames) == Counter([*known, None, None, None])
+    assert {number_of(frame.pixels) for frame in frames if frame.label is None} == {0, 1, 2}
+    called_none = request(classes=(*request().classes, name))  # whose bundle knows it as a class
+    assert len(called_none.classes) - 1 in [frame.label for frame in images.open_source(data, called_none).frames()]
+
+
 def test_images_of_a_class_the_bundle_does_not_know(data: Path) -> None:
     with pytest.raises(DataError, match="found eel"):
         images.open_source(data, request(classes=("cat", "dog")))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -576,6 +578,35 @@ def test_a_name_that_no_directory_can_have(tmp_path: Path, bundle: Bundle) -> No
         hold(tmp_path / ("a" * 5000))
     with pytest.raises(StateError):
         save(tmp_path / ("a" * 5000), make_state(bundle, 1))
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS])
+def test_a_disk_that_cannot_flush_folders(
+    code: int, tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_folders(code, monkeypatch)
+    assert save(tmp_path, make_state(bundle, 1)) == (tmp_path / CURRENT).stat().st_size
+    loaded, note = load(tmp_path, bundle)
+    assert loaded is not None
+    assert same(loaded, make_state(bundle, 1))
+    assert note is None
+
+
+def test_a_disk_that_fails_to_flush_a_folder(tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_folders(errno.EIO, monkeypatch)
+    with pytest.raises(StateError, match="Input/output error"):
+        save(tmp_path, make_state(bundle, 1))
+
+
+def refuse_folders(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = os.fsync
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(code, os.strerror(code))
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full stands for a full disk")

@@ -66,8 +66,18 @@ def test_fewer_images_than_values_still_tell() -> None:
 
 def test_the_odds_grow_with_the_signs_and_are_bounded() -> None:
     signs = np.array([[0, 0, 0], [1, 2, 3], [1e6, 0, 0], [-1e6, 0, 0]], np.float32)
-    found = odds(signs, np.array([1, 0.5, 0.25, -1], np.float32))
-    np.testing.assert_allclose(np.log(found), [-1, 1.75, LARGEST, -LARGEST], rtol=1e-5)
+    weights = np.array([1, 0.5, 0.25, -1, -0.2], np.float32)
+    np.testing.assert_allclose(np.log(odds(signs, weights)), [-1, 1.75, LARGEST, -LARGEST], rtol=1e-5)
+
+
+def test_the_mean_of_a_known_scene_is_within_the_edge_95_times_of_100_whatever_its_frames_have_in_common() -> None:
+    """Scenes of 1,000 known frames of correlation r; without r, of so long scenes none would ever be unknown."""
+    rng, weights = np.random.default_rng(0), np.array([2, 0, 0, -2 * 1.645, 0], np.float32)
+    for r in (1.0, 0.6, 0.2):
+        mean = np.sqrt(r) * rng.standard_normal(20_000) + np.sqrt((1 - r) / 1_000) * rng.standard_normal(20_000)
+        signs = np.zeros((20_000, 3), np.float32)
+        signs[:, 0] = mean
+        assert np.mean(odds(signs, weights, r) < 1) == pytest.approx(0.95, abs=0.01)
 
 
 def learner(unknown: Floats | None) -> DecoPlus:
@@ -83,7 +93,7 @@ def fitted() -> Floats:
         draw(np.arange(400) % CLASSES, 5), np.zeros((400, CLASSES), np.float32)
     )[:, 0]
     slope = 2 / known.std()
-    return np.array([slope, 0, 0, -slope * np.quantile(known, 0.95)], np.float32)
+    return np.array([slope, 0, 0, -slope * np.quantile(known, 0.95), -slope * known.mean()], np.float32)
 
 
 def segment(y: Ints, seed: int = 7) -> Segment:

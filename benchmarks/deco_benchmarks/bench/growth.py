@@ -93,8 +93,9 @@ def segment_of_one_class(path: Path, progress: Callable[..., None], engine: str,
 def _bundle(case: Case, path: Path) -> Path:
     import numpy as np
     from deco_export import initial_buffer
-    from deco_export.data import Data, Images
+    from deco_export.data import Data
     from deco_export.export import Options, export
+    from deco_export.images import Images
 
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(case.classes), case.ipc)

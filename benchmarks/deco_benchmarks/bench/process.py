@@ -6,12 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import IO, Any
 
 from deco_runtime.errors import DecoError
+from deco_runtime.scratch import nameless
 
 from deco_benchmarks.bench.child import Progress
 
@@ -22,7 +22,7 @@ def measure_in_process(job: str, bundle: Path, progress: Progress, **arguments: 
     Raises the DecoError that the job raised, and one of its own when the process ends without an answer.
     """
     content = json.dumps({"bundle": str(bundle), **arguments})
-    with tempfile.TemporaryFile() as complaints:
+    with nameless() as complaints:
         started = time.monotonic()
         with subprocess.Popen(
             [sys.executable, "-m", "deco_benchmarks.bench.child", job, content],

@@ -28,11 +28,12 @@ def open_camera(value: str, size: int) -> Capture:
         return _start(cv2.VideoCapture(int(value)), f"camera {value}", unopened, size)
 
     device = device_path(value)
+    present = os.path.exists(device)  # Path.exists raises for a name that is too long
     complaint = refusal(
         device,
-        present=device.exists(),
+        present=present,
         accessible=os.access(device, os.R_OK | os.W_OK),
-        is_device=device.is_char_device(),
+        is_device=present and device.is_char_device(),
         found=sorted(str(path) for path in Path("/dev").glob("video*")),
     )
     if complaint:

@@ -8,20 +8,34 @@ from typing import Any
 import cv2
 
 from deco_runtime.errors import SourceError
+from deco_runtime.sources import _address
 from deco_runtime.sources._opencv import MJPG, deliver_jpegs, open_stream, refuse_no_text, to_picture
 from deco_runtime.types import Pixels
 
 
-def open_url(url: str, shown: str) -> Capture:
-    """Receive a stream. shown: the URL without its password. Raises SourceError if OpenCV cannot open it."""
+def open_url(url: str, shown: str, open_s: float = 10.0) -> Capture:
+    """Receive a stream. shown: the URL without its password. open_s: seconds that OpenCV may take.
+
+    Raises SourceError if OpenCV cannot open it, or it is no live stream, and says what is there instead.
+    """
     refuse_no_text(url)
-    capture = open_stream(url)
-    if not capture.isOpened():
-        raise SourceError(
-            f"expected a video stream at {shown}, found none that OpenCV can open: check the address, "
-            "that the sender is running, and the network between"
-        )
-    return Capture(capture, shown)
+    started = time.monotonic()
+    capture = open_stream(url, open_s)
+    if capture.isOpened():
+        web = url.startswith(("http://", "https://"))
+        frames = capture.get(cv2.CAP_PROP_FRAME_COUNT) if web else 0  # a live stream has no number of frames
+        if frames > 0:
+            capture.release()
+            raise SourceError(
+                f"expected a live stream at {shown}, found a recording of {frames:.0f} frames: save it as a file, and "
+                "give that to --video"
+            )
+        device = Capture(capture, shown)
+        if not web or device.look_ahead():
+            return device
+    capture.release()
+    waited = open_s if time.monotonic() - started >= open_s else None
+    raise SourceError(f"expected a video stream at {shown}, found {_address.cause(url, waited)}")
 
 
 class Capture:
@@ -32,6 +46,7 @@ class Capture:
 
     def __init__(self, capture: cv2.VideoCapture, name: str) -> None:
         self._capture, self._name = capture, name
+        self._ahead: list[tuple[Pixels | None, float]] = []
         fourcc, fps = int(capture.get(cv2.CAP_PROP_FOURCC)), capture.get(cv2.CAP_PROP_FPS)
         self.format: dict[str, Any] = {
             "width": int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)),
@@ -42,8 +57,18 @@ class Capture:
         if fourcc == MJPG:
             deliver_jpegs(capture)
 
+    def look_ahead(self) -> bool:
+        """Whether two pictures come, which `read` gives first. FFmpeg takes a single one for a stream as well."""
+        try:
+            self._ahead = [self.read(), self.read()]
+        except SourceError:
+            return False
+        return True
+
     def read(self) -> tuple[Pixels | None, float]:
         """The next picture, None for a damaged one, and when it was grabbed. Raises SourceError when none will come."""
+        if self._ahead:
+            return self._ahead.pop(0)
         if not self._capture.grab():
             raise SourceError(
                 f"expected {self._name} to keep delivering frames, found that it ended or the connection "

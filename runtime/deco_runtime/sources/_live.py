@@ -9,6 +9,7 @@ from typing import Any
 
 from deco_runtime.errors import SourceError
 from deco_runtime.redact import redact
+from deco_runtime.sources import _address
 from deco_runtime.sources._faults import Inspector
 from deco_runtime.sources._process import CaptureProcess
 from deco_runtime.types import Frame, Notice
@@ -29,9 +30,12 @@ _TICK_S = 0.2  # between two signs of life while there is no frame
 
 
 def open_url(url: str, open_s: float = OPEN_S, stall_s: float = STALL_S) -> Live:
-    """Receive a stream. Raises SourceError if it cannot be opened within open_s seconds."""
+    """Receive a stream. Raises SourceError if it cannot be opened within open_s seconds: that takes up to
+    _address.ASK_S seconds more, to find out why."""
+    url = _address.clean(url)
     shown = redact(url)
-    return Live(shown, "deco_runtime.sources._capture:open_url", {"url": url, "shown": shown}, open_s, stall_s)
+    arguments = {"url": url, "shown": shown, "open_s": open_s}
+    return Live(shown, "deco_runtime.sources._capture:open_url", arguments, open_s + _address.ASK_S + 1, stall_s)
 
 
 class _StalledError(SourceError):
@@ -143,7 +147,7 @@ class Live:
             elif time.monotonic() >= limit:
                 raise _StalledError(
                     f"expected {self.name} to open within {self._open_s:g} s, found that it did not answer: "
-                    "check that it is switched on and connected"
+                    "check its address, that it is switched on and connected"
                 )
             yield Notice("waiting")
         process.end()  # close() may have come before there was a process to end

@@ -37,12 +37,16 @@ def refuse_no_text(name: str) -> None:
         ) from error
 
 
-def open_stream(name: str) -> cv2.VideoCapture:
+def open_stream(name: str, open_s: float | None = None) -> cv2.VideoCapture:
     """A file or stream by FFmpeg where this OpenCV has it, else by whatever it has; it may turn out not to be open.
 
+    open_s: seconds that FFmpeg may take for it, if not its own.
     Frames come upright and as B, G, R: versions of OpenCV differ in what they do when nobody asks (4.11 turns none).
     """
-    capture = cv2.VideoCapture(name, stream_backend())
+    backend = stream_backend()
+    limited = open_s is not None and backend == cv2.CAP_FFMPEG
+    limits = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, int(1000 * (open_s or 0))] if limited else []
+    capture = cv2.VideoCapture(name, backend, limits)
     capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 1)
     capture.set(cv2.CAP_PROP_CONVERT_RGB, 1)
     return capture

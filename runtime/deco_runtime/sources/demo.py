@@ -41,11 +41,17 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
     if isinstance(stream, Path):
         return _play(stream, truth)
     # OpenCV opens files only. An open one stays readable when its name goes; where it does not, the name stays.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place, stream.open("rb") as packed:
-        copy = Path(place) / "stream.avi"
-        with copy.open("wb") as plain:
-            shutil.copyfileobj(packed, plain)
-        return _play(copy, truth)
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place, stream.open("rb") as packed:
+            copy = Path(place) / "stream.avi"
+            with copy.open("wb") as plain:
+                shutil.copyfileobj(packed, plain)
+            return _play(copy, truth)
+    except OSError as error:
+        raise SourceError(
+            f"expected a temporary directory to play the stream of {root} from, but the system says: {error.strerror}; "
+            "free space, set TMPDIR to a directory that can be written, or unzip the bundle"
+        ) from error
 
 
 def _play(file: Path, truth: Ints) -> FrameSource:

@@ -17,13 +17,16 @@ from deco_runtime.folder import Unreadable, fingerprints, list_folder, split_fol
 from deco_runtime.sources import FrameSource, SourceRequest
 from deco_runtime.types import Frame, Ints, Pixels
 
+NO_LABEL = -1
+"""Of an image that shows none of the classes."""
+
 OPTION = click.Option(
     ["--images"],
     metavar="DIR",
     type=click.Path(path_type=Path),
     help="Learn from a folder of images, DIR/<class>/<image> or DIR/train/<class>/<image>, streamed once "
     "with several images of one class in a row, as a camera would see them, or in the --order recorded. The "
-    "labels only score the result; learning never sees them.",
+    "labels only score the result; learning never sees them. Images of a folder 'none' or 'background' have none.",
 )
 
 
@@ -31,18 +34,18 @@ def open_source(value: Path, request: SourceRequest) -> FrameSource:
     """Stream a folder once. Raises DataError if the folder cannot be used or holds only training images."""
     train, _ = split_folder(value, request.classes)
     listed = list_folder(train, request.classes)
-    prints = fingerprints(listed.files) if request.trained_on else [None] * len(listed.files)
+    files = listed.files + listed.none
+    labels = [*listed.labels, *[NO_LABEL] * len(listed.none)]
+    prints = fingerprints(files) if request.trained_on else [None] * len(files)
     kept = [
-        (file, label)
-        for file, label, own in zip(listed.files, listed.labels, prints, strict=True)
-        if own not in request.trained_on
+        (file, label) for file, label, own in zip(files, labels, prints, strict=True) if own not in request.trained_on
     ]
     if not kept:
         raise DataError(
             f"expected images the model was not trained on, found only training images in {train}: "
             "stream another folder"
         )
-    notes, left_out = [listed.note], len(listed.files) - len(kept)
+    notes, left_out = [listed.note], len(files) - len(kept)
     if left_out:
         notes.append(f"left out the images the model was trained on ({left_out})")
     # A state goes on only in the same order, so that the name says which.
@@ -152,7 +155,7 @@ class Images:
             if pixels is None:
                 self._unreadable.add(file)
             else:
-                yield Frame(pixels, time.monotonic(), label)
+                yield Frame(pixels, time.monotonic(), label if label != NO_LABEL else None)
         if len(self._unreadable.files) == len(self._images):
             raise DataError(f"expected {self.name} that OpenCV can read, found none: replace them")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -31,8 +32,10 @@ def open_source(value: str, request: SourceRequest) -> FrameSource:
     if "://" in value:
         return _live.open_url(value)
     path = Path(value)
-    if not path.exists():
-        raise SourceError(f"expected a video file, found nothing at {path}: check the path")
+    if not os.path.exists(path):  # Path.exists raises for a name that is too long
+        raise SourceError(
+            f"expected a video file, found nothing at {path}: check the path; an address begins with rtsp:// or http://"
+        )
     if not path.is_file():
         raise SourceError(
             f"expected a video file, found that {path} is no file: use --camera for a camera, --images for a folder"
