@@ -31,8 +31,8 @@ def missing() -> str | None:
     """Why the artifacts cannot be made here, as a sentence; None when they can."""
     if util.find_spec("onnxruntime.training") is None:
         return (
-            "expected onnxruntime-training-cpu 1.19.2 on this workstation (x86-64, Python up to 3.12), but found another "
-            "onnxruntime"
+            "expected onnxruntime-training-cpu 1.19.2 on this workstation (x86-64, Python up to 3.12), "
+            "but found another onnxruntime"
         )
     return None
 
