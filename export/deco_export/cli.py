@@ -92,7 +92,7 @@ def command(out: Path, **given: object) -> None:
     except ImportError as error:
         raise RuntimeMissingError(
             f"expected torch, onnx, onnxscript, OpenCV and an onnxruntime for deco-export, but {error}; run "
-            "pip install 'deco-edge[export,ort-training]', or [export,device] where there is no onnxruntime-training"
+            "pip install 'deco-edge[export,ort-training]'"
         ) from error
     with progress_bars() as progress:
         done = export(Options(out=out, **given), progress)  # type: ignore[arg-type]

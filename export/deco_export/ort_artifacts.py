@@ -30,7 +30,10 @@ ARTIFACTS = ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "
 def missing() -> str | None:
     """Why the artifacts cannot be made here, as a sentence; None when they can."""
     if util.find_spec("onnxruntime.training") is None:
-        return "expected onnxruntime-training-cpu 1.19.2 on this workstation, but found another onnxruntime"
+        return (
+            "expected onnxruntime-training-cpu 1.19.2 on this workstation (x86-64, Python up to 3.12), "
+            "but found another onnxruntime"
+        )
     return None
 
 
