@@ -432,28 +432,6 @@ def test_a_camera_that_was_away_is_learned_from_again(bundle_path: Path, tmp_pat
 
 
 @pytest.mark.skipif(os.name != "posix", reason="named pipes")
-def test_opencv_that_never_comes_back_does_not_keep_the_run(bundle_path: Path, tmp_path: Path) -> None:
-    """A video in a pipe stops in the middle: the read blocks inside OpenCV, which no time-out ends."""
-    from deco_runtime.sources._live import STALL_S
-
-    data = (bundle_path / "demo" / "stream.avi").read_bytes()
-    os.mkfifo(tmp_path / "pipe.avi")
-    pipe = os.open(tmp_path / "pipe.avi", os.O_RDWR)
-    try:
-        options = ["--video", f"file://{tmp_path}/pipe.avi", "--state", f"{tmp_path}/s", "--events", f"{tmp_path}/e"]
-        with running(bundle_path, *options) as process:
-            os.write(pipe, data[:60_000])
-            (lost,) = wait_for(tmp_path / "e", "source", action="lost")
-            assert lost["stalled"] is True
-            assert f"every {STALL_S:g} s" in lost["reason"]
-            time.sleep(1.5)  # now it hangs in opening
-            summary, _ = stop(process, signal.SIGINT)
-    finally:
-        os.close(pipe)
-    assert summary["frames"] > 0
-    assert summary["stalls"] == 1
-
-
 @pytest.mark.skipif(not VIDEOS.is_dir(), reason="the project's shared sample videos are not on this machine")
 @pytest.mark.parametrize("name", ["cockatoo", "realshort"])
 def test_real_clips_go_through_the_capture_path(name: str, bundle_path: Path, tmp_path: Path) -> None:

@@ -213,7 +213,9 @@ def test_the_variable_is_the_option(bundle_path: Path) -> None:
     given = {**os.environ, "DECO_RUN_VIDEO": "rtsp://user:Secret@127.0.0.1:9/x"}
     done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 6
-    assert done.stderr.startswith("error: expected a video stream at rtsp://***@127.0.0.1:9/x, found none")
+    assert done.stderr.startswith(
+        "error: expected a video stream at rtsp://***@127.0.0.1:9/x, found that 127.0.0.1 refuses"
+    )
 
 
 def refused(kind: type[DecoError], words: str, bundle: Path, *more: str | Path, camera: str = "0") -> None:
