@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 import numpy as np
 from deco_export.data import digits, pick
 from deco_export.images import Images
-from deco_export.takes import find_takes
+from deco_export.takes import describe, find_takes
 from deco_runtime import folder
 from deco_runtime.bundle import Bundle
 from deco_runtime.errors import DataError, UsageError
@@ -36,7 +36,7 @@ class Photos(Images):
     def with_takes(self) -> Photos:
         """The same images with their takes found, as deco-export finds them."""
         names = [file.name for file in self.files]
-        return replace(self, takes=find_takes(names, self.labels, self.pixels))
+        return replace(self, takes=find_takes(names, self.labels, describe(self.pixels)))
 
 
 @dataclass(frozen=True)

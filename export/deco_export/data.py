@@ -19,7 +19,7 @@ from deco_runtime.types import Ints, Pixels
 
 from deco_export.images import Images, ImageSet, StoredImages, pictures
 from deco_export.judged import near_duplicates
-from deco_export.takes import find_takes
+from deco_export.takes import describe, find_takes
 
 DIGITS_SIZE = 8
 """Side of scikit-learn's digits in pixels."""
@@ -183,16 +183,18 @@ def load(
         raise DataError(
             f"expected a readable image of every class in {train_dir}, but found none of {lost[0]!r}; add some"
         )
-    first = np.arange(len(kept))
-    images = StoredImages(file, size, first, labels[kept], first)
+    rows = np.arange(len(kept))
+    images = StoredImages(file, size, rows, labels[kept], rows)
     names = [listed.name(listed.files[i]).as_posix() for i in kept]
-    images = replace(images, takes=find_takes(names, images.labels, pictures(images)))
+    described = describe(pictures(images))
+    images = replace(images, takes=find_takes(names, images.labels, described))
     fingerprints = tuple(sorted(folder.fingerprint(listed.files[i]) for i in kept))
-    index = held_out(images, validation, rng)
-    train, held = map(images.select, index)
+    first, second = held_out(images, validation, rng)
+    train, held = images.select(first), images.select(second)
     none = _add(file, (listed.read(path) for path in listed.none), size, len(kept))
     shown = [f"{listed.classes[label]}/{name}" for label, name in zip(images.labels, names, strict=True)]
-    alike = tuple((shown[index[0][a]], shown[index[1][b]]) for a, b in near_duplicates(train, held))
+    pairs = near_duplicates(described[first], described[second])
+    alike = tuple((shown[first[a]], shown[second[b]]) for a, b in pairs)
     skipped = "; ".join(filter(None, (listed.note, unreadable.summary()))) or None
     return Data(listed.classes, train, held, fingerprints, skipped=skipped, none=none, alike=alike)
 

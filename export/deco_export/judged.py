@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from deco_runtime.layout import some
-from deco_runtime.types import Ints
+from deco_runtime.types import Floats, Ints
 
-from deco_export.images import ImageSet, pictures
-from deco_export.takes import SAME, describe
+from deco_export.takes import nearly_same
 
 FEW = 10
 """Held-out images of a class, below which its share of right answers says little: of 10, one is 10 points."""
@@ -20,8 +19,6 @@ UNEVEN = 10
 
 APART = 0.1
 """Difference between accuracy and balanced accuracy that is worth a sentence."""
-
-_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -99,21 +96,14 @@ def judge(answers: Ints, held: Ints, trained: Ints, classes: Sequence[str]) -> J
     return Judged(tuple(classes), *counts)
 
 
-def near_duplicates(train: ImageSet, validation: ImageSet) -> Ints:
-    """Pairs of pictures that are nearly the same though one is held out: (n, 2) int64, index in each.
+def near_duplicates(train: Floats, validation: Floats) -> Ints:
+    """Pairs of pictures, as `takes.describe` has them, that are nearly the same though one is held out: (n, 2) int64,
+    index in each.
 
-    Of one class there are none where `data.hold_out` parted them by takes; of two, one of the labels is mostly wrong.
+    Of one class there are none where `data.held_out` parted them by takes; of two, one of the labels is mostly wrong.
     """
-    if not len(train) or not len(validation):
-        return np.empty((0, 2), np.int64)
-    a, b = describe(pictures(train)), describe(pictures(validation))
-    square = (b * b).sum(axis=1)
-    found = []
-    for start in range(0, len(a), _ROWS):
-        rows = a[start : start + _ROWS]
-        near = np.argwhere((rows * rows).sum(axis=1)[:, None] + square - 2 * rows @ b.T <= SAME**2)
-        found.append(near + np.array([start, 0]))
-    pairs: Ints = np.concatenate(found).astype(np.int64)
+    found = [np.argwhere(same) + np.array([start, 0]) for start, same in nearly_same(train, validation)]
+    pairs: Ints = np.concatenate([np.empty((0, 2), np.int64), *found])
     return pairs
 
 

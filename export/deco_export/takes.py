@@ -25,14 +25,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 
 import cv2
 import numpy as np
-from deco_runtime.types import Floats, Ints, Pixels
+from deco_runtime.types import Bools, Floats, Ints, Pixels
 
 PAUSE = 10
 """Seconds between two time stamps, above which another sequence starts."""
@@ -72,17 +72,17 @@ class _Sequence:
     index: Ints
 
 
-def find_takes(names: Sequence[str], labels: Ints, pixels: Iterable[Pixels]) -> Ints:
+def find_takes(names: Sequence[str], labels: Ints, x: Floats) -> Ints:
     """The take of each image: (n,) int64, 0 … M−1 in order of first appearance. A take never spans two classes.
 
-    names: n file names relative to the class folder, no two alike in one class. labels: (n,) int64. pixels: n pictures
-    (size, size, 3) uint8 B, G, R, one after the other.
+    names: n file names relative to the class folder, no two alike in one class. labels: (n,) int64. x: (n, D) float32,
+    the pictures as `describe` has them.
     """
     order = np.array(
         sorted(range(len(names)), key=lambda i: (labels[i], names[i])), np.int64
     )  # the input's is no matter
     takes = np.empty(len(names), np.int64)
-    takes[order] = _find([names[i] for i in order], labels[order], describe(pixels)[order])
+    takes[order] = _find([names[i] for i in order], labels[order], x[order])
     _, first, inverse = np.unique(takes, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first)).astype(np.int64)[inverse]
 
@@ -100,6 +100,15 @@ def describe(pixels: Iterable[Pixels]) -> Floats:
     norm = np.linalg.norm(pattern, axis=1, keepdims=True)
     pattern /= np.maximum(norm, _CONTRAST * np.sqrt(pattern.shape[1], dtype=np.float32))
     return np.concatenate([pattern, np.float32(_COLOUR) * x.mean(axis=1)], axis=1)
+
+
+def nearly_same(a: Floats, b: Floats) -> Iterator[tuple[int, Bools]]:
+    """Which pictures of a (n, D) are nearly those of b (m, D), as `describe` has both: for some rows of a at a time,
+    the first of them, and (rows, m) whether they are at most SAME apart."""
+    square = (b * b).sum(axis=1)
+    for start in range(0, len(a), _ROWS):
+        rows = a[start : start + _ROWS]
+        yield start, (rows * rows).sum(axis=1)[:, None] + square - 2 * rows @ b.T <= SAME**2
 
 
 def _find(names: Sequence[str], labels: Ints, x: Floats) -> Ints:
@@ -212,12 +221,10 @@ def _cut(index: Ints, x: Floats, alike: float) -> list[Ints]:
 
 def _join_same(takes: Ints, x: Floats) -> Ints:
     """Takes of the images of one class, those with nearly the same picture joined."""
-    takes, square = takes.copy(), (x * x).sum(axis=1)
-    for start in range(0, len(x), _ROWS):
-        rows = slice(start, start + _ROWS)
-        near = square[rows, None] + square - 2 * x[rows] @ x.T <= SAME**2
-        for row in np.flatnonzero(near.sum(axis=1) > 1):
-            _join(takes, np.flatnonzero(near[row]))
+    takes = takes.copy()
+    for _, same in nearly_same(x, x):
+        for row in np.flatnonzero(same.sum(axis=1) > 1):
+            _join(takes, np.flatnonzero(same[row]))
     return takes
 
 

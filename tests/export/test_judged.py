@@ -5,8 +5,8 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
-from deco_export.images import Images
 from deco_export.judged import FEW, judge, near_duplicates
+from deco_export.takes import describe
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,8 +73,8 @@ def test_near_duplicates_are_found_and_others_not() -> None:
     rng = np.random.default_rng(0)
     scenes = [cv2.resize(rng.integers(0, 256, (5, 5, 3), np.uint8), (32, 32)) for _ in range(8)]
     noisy = np.clip(scenes[3].astype(int) + rng.integers(-3, 4, (32, 32, 3)), 0, 255).astype(np.uint8)
-    train = Images(np.stack(scenes[:6]), labels(3, 3))
-    validation = Images(np.stack([scenes[6], noisy, scenes[7], scenes[0]]), labels(2, 2))
+    train = describe(np.stack(scenes[:6]))
+    validation = describe(np.stack([scenes[6], noisy, scenes[7], scenes[0]]))
     assert near_duplicates(train, validation).tolist() == [[0, 3], [3, 1]]
-    empty = validation[np.empty(0, np.int64)]
+    empty = validation[:0]
     assert near_duplicates(train, empty).shape == near_duplicates(empty, train).shape == (0, 2)
