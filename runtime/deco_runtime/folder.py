@@ -110,16 +110,18 @@ def list_folder(root: Path, classes: Sequence[str] | None = None) -> ImageFolder
             )
         elif path.suffix.lower() in EXTENSIONS:
             passed.add("images outside of the class folders", path)
-    of_none = [name for name in folders if name.casefold() in NOT_A_CLASS and name not in indices(classes or ())]
+    given = indices(classes or ())
+    of_none = [name for name in folders if name.casefold() in NOT_A_CLASS and name not in given]
     none = [image for name in of_none for folder in folders.pop(name) for image in images_below(folder, passed)]
     known = tuple(sorted(folders)) if classes is None else tuple(classes)
-    if (words := advice(root, folders, indices(known) if classes is not None else None)) is not None:
+    index = indices(known)
+    if (words := advice(root, folders, index if classes is not None else None)) is not None:
         raise DataError(f"{layout}, found {words}")
     if classes is None and len(folders) < 2:
         beside = f" beside {of_none[0]!r}, which is for things of no class" if of_none else ""
         found = f"only {known[0]!r}" if known else "none"
         raise DataError(f"expected 2 or more class folders in {root}{beside}, found {found}: add another")
-    unknown = [name for name in folders if name not in indices(known)]
+    unknown = [name for name in folders if name not in index]
     if unknown:
         raise DataError(
             f"expected class folders named among {some(known)}, found {some(unknown)} in {root}: "
@@ -139,7 +141,7 @@ def list_folder(root: Path, classes: Sequence[str] | None = None) -> ImageFolder
             )
         passed.merge(within)
         files += images
-        labels += [indices(known)[name]] * len(images)
+        labels += [index[name]] * len(images)
     parts = [name for name in folders if name.lower() in PARTS and holds_classes(folders[name][0])]
     doubt = f"takes {some(parts)} in {root} for a class, since class folders lie beside it" if parts else None
     note = "; ".join(filter(None, (doubt, passed.summary()))) or None
