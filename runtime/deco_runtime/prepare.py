@@ -194,7 +194,7 @@ def _scorer(
 ) -> Scorer | None:
     """For `--test`, or for `--demo` the bundle's own test images."""
     if options.test is not None:
-        streamed = source.files if options.learn and isinstance(source, Images) else ()
+        streamed = source.fingerprints() if options.learn and isinstance(source, Images) else frozenset()
         pixels, labels, note = read_test_folder(options.test, bundle, streamed)
         if note:
             view.line(f"note: {note}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +16,20 @@ from deco_runtime.types import Check, Floats, Ints, Pixels
 BATCH = 64
 
 
-def read_test_folder(root: Path, bundle: Bundle, streamed: Sequence[Path] = ()) -> tuple[Pixels, Ints, str | None]:
+def read_test_folder(
+    root: Path, bundle: Bundle, streamed: frozenset[str] = frozenset()
+) -> tuple[Pixels, Ints, str | None]:
     """Pixels (n, size, size, 3) uint8 and labels (n,) of DIR/test, or of DIR where there is no such part; and a note.
 
-    Copies of images that the model was trained on are left out, and of `streamed`, those that it learns from.
+    Copies of images that the model was trained on are left out, and of those that it learns from, whose fingerprints
+    are `streamed`.
 
     Raises DataError when the folder cannot be used, or nothing of it is left.
     """
     listed = list_folder(part_for_testing(root, bundle.classes), bundle.classes)
     trained_on = bundle.trained_on()
-    learned_from = frozenset(fingerprints(streamed)) - {None}
-    prints = fingerprints(listed.files) if trained_on or learned_from else [None] * len(listed.files)
-    kept = [i for i, own in enumerate(prints) if own not in trained_on and own not in learned_from]
+    prints = fingerprints(listed.files) if trained_on or streamed else [None] * len(listed.files)
+    kept = [i for i, own in enumerate(prints) if own not in trained_on and own not in streamed]
     trained = sum(own in trained_on for own in prints)
     counts = ((trained, "trained on"), (len(prints) - len(kept) - trained, "streamed"))
     left_out = " and ".join(f"{count} {how}" for count, how in counts if count)

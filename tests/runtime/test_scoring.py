@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.errors import DataError
-from deco_runtime.folder import fingerprint
+from deco_runtime.folder import fingerprint, read_image
 from deco_runtime.preprocess import normalise
 from deco_runtime.scoring import Scorer, read_test_folder
+from deco_runtime.sources.images import Images
 from deco_runtime.types import Floats
 
 
@@ -61,6 +62,11 @@ def trained(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path / "photos"
 
 
+def seen(*files: Path) -> frozenset[str]:
+    """What a stream of these knows them by."""
+    return Images("stream", [(file, 0) for file in files], read_image).fingerprints()
+
+
 def test_images_that_the_model_learns_from_do_not_score_it(bundle: Bundle, trained: Path) -> None:
     pixels, labels, note = read_test_folder(trained, bundle)
     assert labels.tolist() == [3, 3, 3, 7, 7, 7, 7]
@@ -68,14 +74,16 @@ def test_images_that_the_model_learns_from_do_not_score_it(bundle: Bundle, train
     assert note == "left out of the test images those that the model learns from (1 trained on)"
     copy = trained.parent / "copy.png"
     copy.write_bytes((trained / "7" / "2.png").read_bytes())
-    pixels, labels, note = read_test_folder(trained, bundle, [copy, trained / "3" / "0.png", trained / "missing.png"])
+    pixels, labels, note = read_test_folder(
+        trained, bundle, seen(copy, trained / "3" / "0.png", trained / "missing.png")
+    )
     assert labels.tolist() == [3, 3, 3, 7, 7, 7]
     assert note == "left out of the test images those that the model learns from (1 trained on and 1 streamed)"
 
 
 def test_nothing_left_to_score_is_an_error(bundle: Bundle, trained: Path) -> None:
     with pytest.raises(DataError, match=r"found only such in .*photos \(1 trained on and 7 streamed\): name another"):
-        read_test_folder(trained, bundle, sorted(trained.glob("*/*.png")))
+        read_test_folder(trained, bundle, seen(*trained.glob("*/*.png")))
 
 
 def test_a_test_folder_of_a_class_called_test(bundle: Bundle, tmp_path: Path) -> None:

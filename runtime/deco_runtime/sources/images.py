@@ -37,9 +37,7 @@ def open_source(value: Path, request: SourceRequest) -> FrameSource:
     files = listed.files + listed.none
     labels = [*listed.labels, *[NO_LABEL] * len(listed.none)]
     prints = fingerprints(files) if request.trained_on else [None] * len(files)
-    kept = [
-        (file, label) for file, label, own in zip(files, labels, prints, strict=True) if own not in request.trained_on
-    ]
+    kept = [i for i, own in enumerate(prints) if own not in request.trained_on]
     if not kept:
         raise DataError(
             f"expected images the model was not trained on, found only training images in {train}: "
@@ -50,13 +48,15 @@ def open_source(value: Path, request: SourceRequest) -> FrameSource:
         notes.append(f"left out the images the model was trained on ({left_out})")
     # A state goes on only in the same order, so that the name says which.
     if request.order == "recorded":
-        names = [file.relative_to(train) for file, _ in kept]
+        names = [files[i].relative_to(train) for i in kept]
         order, name = recorded_order(names), f"images in {train}, as recorded"
         notes.append(no_recording(names))
     else:
-        order = stc_order([label for _, label in kept], request.stc, request.seed)
+        order = stc_order([labels[i] for i in kept], request.stc, request.seed)
         name = f"images in {train}, stc {request.stc}, seed {request.seed}"
-    return Images(name, [kept[i] for i in order], listed.read, [note for note in notes if note])
+    index = [kept[i] for i in order]
+    images, own = [(files[i], labels[i]) for i in index], [prints[i] for i in index] if request.trained_on else None
+    return Images(name, images, listed.read, [note for note in notes if note], own)
 
 
 def stc_order(labels: Sequence[int], stc: int, seed: int) -> Ints:
@@ -124,8 +124,8 @@ def no_recording(files: Sequence[PurePath]) -> str | None:
 class Images:
     """Image files with their labels, read one by one in the given order.
 
-    files: theirs, in that order. length: their number, unreadable ones included. read: gives an image, or None for an
-    unreadable one. notes: sentences about what was left out, and about their order.
+    length: their number, unreadable ones included. read: gives an image, or None for an unreadable one. notes:
+    sentences about what was left out, and about their order. prints: their fingerprints, None where not known yet.
     """
 
     live = False
@@ -137,14 +137,19 @@ class Images:
         images: Sequence[tuple[Path, int]],
         read: Callable[[Path], Pixels | None],
         notes: Sequence[str] = (),
+        prints: Sequence[str | None] | None = None,
     ) -> None:
         self.name = name
-        self.files = tuple(file for file, _ in images)
         self.length: int | None = len(images)
         self._images = images
-        self._read, self._notes = read, notes
+        self._read, self._notes, self._prints = read, notes, prints
         self._unreadable = Unreadable(len(images))
         self._closed = False
+
+    def fingerprints(self) -> frozenset[str]:
+        """Of its files, to know copies of them by."""
+        prints = fingerprints([file for file, _ in self._images]) if self._prints is None else self._prints
+        return frozenset(filter(None, prints))
 
     def frames(self) -> Iterator[Frame]:
         """Yield every readable image. Raises DataError if too many are unreadable, or all."""
