@@ -25,7 +25,7 @@ from deco_runtime.chain import LEAST_ALIKE, STARTS, alike, decode, in_common
 from deco_runtime.engine import engines, open_engine
 from deco_runtime.errors import DataError
 from deco_runtime.preprocess import normalise
-from deco_runtime.regression import Start, Statistics, add, mixed, ridge, share, solve, square, within
+from deco_runtime.regression import Start, Statistics, add, mixed, ridge, share, solve, spread, square
 from deco_runtime.terminal import exit_with, progress_bars
 from deco_runtime.types import Floats, Ints
 from deco_runtime.vote import log_softmax, softmax
@@ -175,7 +175,7 @@ def ablate(
     learned, right = dict.fromkeys(labels, start.statistics), dict.fromkeys(labels, 0)
     scenes: dict[Callable[[Votes], Voted], Floats | None] = dict.fromkeys(labels)
     first = solve(start.statistics), share(start.statistics, start)
-    apart = 2 * float(np.trace(within(start.statistics)))
+    apart = spread(start.statistics)
     for number in range(count):
         begin = number * segment
         y = stream.labels[order[begin : begin + segment]]

@@ -16,7 +16,7 @@ from deco_runtime.base import BaseLearner, SegmentReport, seen_once
 from deco_runtime.chain import alike, decode, in_common
 from deco_runtime.engine import Engine
 from deco_runtime.recipe import Recipe
-from deco_runtime.regression import Start, Statistics, add, mixed, share, solve, within
+from deco_runtime.regression import Start, Statistics, add, mixed, share, solve, spread
 from deco_runtime.types import Batches, Bools, Check, Floats, Segment
 from deco_runtime.unknown import Known, odds
 from deco_runtime.vote import softmax
@@ -33,7 +33,7 @@ class DecoPlus(BaseLearner):
         super().__init__(engine, self._voter, start.statistics, classes, recipe, rng)
         self.steps, self.fit_steps = ("adding up the segment", 1), ("solving the regression", 1)
         self._start, self.states = start, classes
-        self._apart = 2 * float(np.trace(within(start.statistics)))
+        self._apart = spread(start.statistics)
         self._known: Known | None = None
         if start.unknown is not None:
             w = self._voter.reshape(-1, classes)[:-1]

@@ -118,6 +118,11 @@ def within(statistics: Statistics) -> Doubles:
     return scatter
 
 
+def spread(statistics: Statistics) -> float:
+    """E‖φ − φ'‖² of two frames of one class drawn at random: twice the trace of Σ."""
+    return 2 * float(np.trace(within(statistics)))
+
+
 def ridge(a: Doubles, b: Doubles, penalty: float = PENALTY) -> Floats:
     """(a + λ·tr(a)/D'·I)⁻¹ b, float32."""
     mean = max(float(np.trace(a)) / len(a), TINY)
