@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -20,7 +21,7 @@ from deco_runtime import state as states
 from deco_runtime.base import BaseLearner
 from deco_runtime.bundle import open_bundle
 from fake_engine import fresh
-from mjpeg_server import mjpeg_server
+from mjpeg_server import mjpeg_server, numbered
 from processes import events, started, wait_for
 
 # No torch: the training build of onnxruntime, where it finds it, takes seconds to import it.
@@ -431,7 +432,32 @@ def test_a_camera_that_was_away_is_learned_from_again(bundle_path: Path, tmp_pat
     assert events(e, "source")[-1]["reconnects"] == 1
 
 
-@pytest.mark.skipif(os.name != "posix", reason="named pipes")
+def test_opencv_that_never_comes_back_does_not_keep_the_run(bundle_path: Path, tmp_path: Path) -> None:
+    """A stream goes silent: the read blocks inside OpenCV, and after it the opening, which gets no picture."""
+    from deco_runtime.sources._live import STALL_S
+
+    clients, over = [], threading.Event()
+
+    def picture(i: int) -> np.ndarray:
+        clients.extend([1] if i == 0 else [])
+        if len(clients) > 1:  # the next one gets a header, and then nothing
+            over.wait()
+        return numbered(i)
+
+    with mjpeg_server(picture, "stall", after=40) as url:
+        options = ["--video", url, "--state", f"{tmp_path}/s", "--events", f"{tmp_path}/e"]
+        with running(bundle_path, *options) as process:
+            (lost,) = wait_for(tmp_path / "e", "source", action="lost")
+            assert lost["stalled"] is True
+            assert f"every {STALL_S:g} s" in lost["reason"]
+            time.sleep(1.5)  # now it hangs in opening
+            assert len(clients) == 2
+            summary, _ = stop(process, signal.SIGINT)
+        over.set()
+    assert summary["frames"] > 0
+    assert summary["stalls"] == 1
+
+
 @pytest.mark.skipif(not VIDEOS.is_dir(), reason="the project's shared sample videos are not on this machine")
 @pytest.mark.parametrize("name", ["cockatoo", "realshort"])
 def test_real_clips_go_through_the_capture_path(name: str, bundle_path: Path, tmp_path: Path) -> None:
