@@ -10,6 +10,7 @@ import click
 from deco_runtime.engine import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.recipe import named, override
+from deco_runtime.scratch import check_temporary
 from deco_runtime.terminal import exit_with, progress_bars, say, tell
 
 from deco_benchmarks.config import PRESETS, Config
@@ -83,6 +84,7 @@ def run(
     deco-eval run --data cifar10 --rows all --ipc 1,10 --preset quick --out results
     deco-eval run --data recording --labelled-from photos --stream recorded --rows DECO+,Frozen --ipc 0 --out results
     """
+    check_temporary()
     try:
         from deco_benchmarks import datasets, pools, streams
         from deco_benchmarks.rows import rows as known
@@ -180,6 +182,7 @@ def plot(results: Path, out: Path) -> None:
                       retrain_interval (β), threshold (M) or alpha (α)
     buffer            the buffer's images before and after the stream
     """
+    check_temporary()
     try:
         from deco_benchmarks.plot import draw_all
     except ImportError as error:

@@ -154,6 +154,8 @@ def buffers(results: Sequence[Result], folder: Path) -> dict[str, Figure]:
             continue
         try:
             with np.load(file, allow_pickle=False) as stored:
+                if not stored.files:  # of a row that keeps no images
+                    continue
                 grids = {when: grid(stored[when], stored[f"y_{when}"]) for when in ("before", "after")}
         except Exception as error:  # numpy and zipfile raise a dozen kinds
             raise DataError(

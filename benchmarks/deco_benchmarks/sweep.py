@@ -74,7 +74,13 @@ def run_sweep(
     tasks = []
 
     def keep(config: Config, outcome: Outcome) -> None:
-        _write(config, outcome, out)
+        try:
+            _write(config, outcome, out)
+        except OSError as error:
+            raise DecoError(
+                f"expected to write results to {out}, but the system says: {error.strerror or error}; free space or "
+                "mend the disk, and run again: finished trials are kept"
+            ) from error
         done(config, outcome.result)
 
     with _alone(out):

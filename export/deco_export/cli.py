@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from deco_runtime.errors import RuntimeMissingError
 from deco_runtime.recipe import RECIPES
+from deco_runtime.scratch import check_temporary
 from deco_runtime.terminal import exit_with, progress_bars, say, tell
 
 
@@ -87,6 +88,7 @@ def command(out: Path, **given: object) -> None:
     deco-export --data photos --out bundle --labelled 0.2   your own folder of class folders
     deco-export --data photos --out bundle.deco             one file, to copy to a device
     """
+    check_temporary()
     try:
         from deco_export.export import Options, export
     except ImportError as error:

@@ -77,7 +77,10 @@ def test_a_grid_has_a_line_per_class() -> None:
 
 def test_a_damaged_buffer_is_named(tmp_path: Path) -> None:
     trial = result("DECO", 0, 0.6)
-    (tmp_path / Path(str(trial["file"])).with_suffix(".npz")).write_bytes(b"PK nonsense")
+    file = (tmp_path / Path(str(trial["file"]))).with_suffix(".npz")
+    np.savez_compressed(file)  # as a row that keeps no images has it
+    assert plot.buffers([trial], tmp_path) == {}
+    file.write_bytes(b"PK nonsense")
     with pytest.raises(DataError, match=r"expected .*\.npz to hold the buffer of a trial"):
         plot.buffers([trial], tmp_path)
 

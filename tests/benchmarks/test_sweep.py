@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +30,7 @@ from deco_benchmarks.sweep import read
 from deco_benchmarks.trial import base_bundle, order_of, split
 from deco_export.data import digits
 from deco_runtime.bundle import open_bundle
-from deco_runtime.errors import UsageError
+from deco_runtime.errors import DecoError, UsageError
 from deco_runtime.lock import lock, unlock
 
 KEYS = (
@@ -306,6 +307,33 @@ def test_two_sweeps_into_one_folder(tmp_path: Path) -> None:
         "that ends or, for more trials at a time, give --jobs to one sweep\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_refuses_a_result_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace_file(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    config, outcome = Config("Frozen", "digits", 0.1, 0, "stc=500", 0, "smoke"), sweep.Outcome({"row": "Frozen"}, {})
+    monkeypatch.setattr(sweep, "base_bundle", lambda *_: tmp_path)
+    monkeypatch.setattr(os, "replace", replace_file)
+    said = rf"^expected to write results to {tmp_path}, but the system says: No space left on device; free space or"
+    with pytest.raises(DecoError, match=said):
+        sweep.run_sweep(
+            *([config], "digits", None, tmp_path, lambda _: iter([(config, outcome)]), lambda *_: None),
+            lambda *_: pytest.fail("it is not on the disk"),
+        )
+    unlock(lock(tmp_path)[0])  # the next sweep may have the folder
+
+
+@pytest.mark.parametrize("words", [["run", "--rows", "Frozen", "--ipc", "0"], ["plot", "nowhere"]])
+def test_no_directory_for_temporary_files(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    done = CliRunner().invoke(command, [*words, "--out", str(tmp_path)])
+    assert isinstance(done.exception, UsageError)
+    assert "set TMPDIR" in str(done.exception)
 
 
 def test_a_disk_that_fails_a_trial_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

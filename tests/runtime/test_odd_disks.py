@@ -15,10 +15,11 @@ import deco_runtime
 import pytest
 from deco_runtime.bundle import open_bundle
 from deco_runtime.bundle_files import pack
-from deco_runtime.errors import SourceError, StateError
+from deco_runtime.errors import SourceError, StateError, UsageError
 from deco_runtime.lock import lock, unlock
 from deco_runtime.overhear import overhear
 from deco_runtime.process import run_job
+from deco_runtime.scratch import check_temporary
 from deco_runtime.sources import SourceRequest, demo
 from deco_runtime.state import CURRENT, hold
 from processes import started
@@ -131,6 +132,12 @@ def test_jobs_and_what_libraries_say_need_no_temporary_directory(tmp_path: Path)
     report = run_job("no such job", 60)
     assert "no such job" in report.words  # what the process said on stderr
     assert overhear(lambda: os.write(2, b"Premature end of JPEG file\n")) == (27, "Premature end of JPEG file\n")
+
+
+@pytest.mark.usefixtures("without_temporary")
+def test_what_needs_torch_says_that_it_needs_one() -> None:
+    with pytest.raises(UsageError, match=r"^expected a directory for temporary files, .*; set TMPDIR to one that can"):
+        check_temporary()
 
 
 @pytest.mark.usefixtures("without_temporary")
