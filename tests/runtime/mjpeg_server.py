@@ -91,14 +91,23 @@ def mjpeg_server(
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    with serving(Handler, port) as root:
+        try:
+            yield f"{root}/stream.mjpg"
+        finally:
+            stop.set()
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[str]:
+    """An HTTP server on loopback, and its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/stream.mjpg"
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
-        stop.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import cv2
@@ -19,7 +19,8 @@ from deco_runtime.doctor import camera as doctor
 from deco_runtime.errors import SourceError
 from deco_runtime.sources import SourceRequest, _address, _live, camera, video
 from deco_runtime.types import Frame
-from mjpeg_server import jpeg, mjpeg_server, number_of, numbered
+from mjpeg_server import jpeg, mjpeg_server, number_of, numbered, serving
+from sentences import one_sentence
 
 REQUEST = SourceRequest((), 32, 1, 0, frozenset(), Path("bundle"))
 Answer = tuple[int, dict[str, str], bytes]
@@ -50,16 +51,8 @@ def web(answer: Callable[[str, str | None], Answer]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(Handler) as root:
+        yield root
 
 
 @contextmanager
@@ -96,12 +89,7 @@ def refused(url: str, open_s: float = 5.0) -> str:
     """The sentence with which a run that is given this address ends."""
     with pytest.raises(SourceError) as error:
         _live.open_url(url, open_s)
-    message = str(error.value)
-    assert message.startswith("expected ")
-    assert " found " in message
-    assert ": " in message
-    assert "\n" not in message
-    return message
+    return one_sentence(str(error.value))
 
 
 # --- what OpenCV opens although it is no live stream

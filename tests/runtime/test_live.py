@@ -24,6 +24,7 @@ from deco_runtime.sources._live import Live
 from deco_runtime.sources._opencv import to_picture
 from deco_runtime.types import Frame, Notice, Pixels
 from mjpeg_server import jpeg, mjpeg_server, number_of, numbered
+from sentences import one_sentence
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="signals and named pipes")
 CAPTURE = "deco_runtime.sources._capture:open_url"
@@ -33,14 +34,6 @@ CAPTURE = "deco_runtime.sources._capture:open_url"
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("http_proxy", raising=False)  # FFmpeg would ask it for the loopback server
     monkeypatch.setattr(_live, "FIRST_PAUSE_S", 0.05)
-
-
-def one_sentence(message: str) -> str:
-    assert message.startswith("expected ")
-    assert " found " in message
-    assert ": " in message
-    assert "\n" not in message
-    return message
 
 
 def only(source: FrameSource) -> Iterator[Frame]:

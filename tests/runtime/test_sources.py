@@ -25,6 +25,7 @@ from deco_runtime.types import Pixels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mjpeg_server import number_of, numbered
+from sentences import one_sentence
 
 
 def request(**changes: Any) -> SourceRequest:
@@ -47,15 +48,6 @@ def write_video(path: Path, pictures: list[Pixels]) -> Path:
         writer.write(pixels)
     writer.release()
     return path
-
-
-def one_sentence(error: pytest.ExceptionInfo[Exception]) -> str:
-    message = str(error.value)
-    assert message.startswith("expected ")
-    assert " found " in message
-    assert ": " in message
-    assert "\n" not in message
-    return message
 
 
 # --- discovery
@@ -224,7 +216,7 @@ def test_a_video_of_nothing_but_damage(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"\xff\xda", b"\xff\xd9"))
     with pytest.raises(SourceError) as error:
         list(video.open_source(str(path), request()).frames())
-    assert "found that all 3 in" in one_sentence(error)
+    assert "found that all 3 in" in one_sentence(str(error.value))
 
 
 NO_VIDEOS = {
@@ -253,7 +245,7 @@ def test_what_is_no_video(tmp_path: Path, capfd: pytest.CaptureFixture[str], nam
         path.write_bytes(whole[: whole.index(b"movi") + 8])
     with pytest.raises(SourceError) as error:
         list(video.open_source(str(path), request()).frames())
-    message = one_sentence(error)
+    message = one_sentence(str(error.value))
     assert str(path) in message
     assert NO_VIDEOS[name] in message
     assert capfd.readouterr() == ("", "")

@@ -31,8 +31,8 @@ _EXAMPLES = "rtsp://, http:// or https://"
 _CUT = "that it ends the connection without an answer: check the port, and the address's kind, rtsp://, http:// or https://"
 _SILENT = (
     "that it accepts connections and does not answer in time: check the port, restart the camera, or look whether "
+    "another program is connected to it"
 )
-_SILENT += "another program is connected to it"
 
 
 def clean(url: str) -> str:
