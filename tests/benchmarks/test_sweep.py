@@ -143,19 +143,18 @@ def sweeping(*arguments: object) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def kill_one(process: subprocess.Popen[str], title: str) -> None:
-    """SIGKILL one process below that has `title`, once there are two of them and they have worked for a moment."""
-    deadline = time.monotonic() + 120
-    while len(trial_processes(process.pid, title)) < 2:
+def kill_one(process: subprocess.Popen[str], title: str, least: int) -> None:
+    """SIGKILL one process below that has `title`, as soon as there are so many: a trial here is over in a moment."""
+    deadline, killed = time.monotonic() + 120, False
+    while not killed:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(0.3)
-    for found in trial_processes(process.pid, title):  # the short ones may be done by now
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(found, signal.SIGKILL)
-            return
-    pytest.fail("no worker was left to kill")
+        if len(found := trial_processes(process.pid, title)) < least:
+            time.sleep(0.01)
+            continue
+        with contextlib.suppress(ProcessLookupError):  # it may have ended since
+            os.kill(found[0], signal.SIGKILL)
+            killed = True
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the worker in /proc")
@@ -164,7 +163,7 @@ def test_a_ray_worker_killed_in_the_middle_of_a_trial(swept: Path, tmp_path: Pat
     pytest.importorskip("ray")
     asked = ("--rows", "DECO,Frozen,Head", "--ipc", 2, "--seeds", 1, "--ray", "local", "--jobs", 2)
     with sweeping("run", *asked, "--out", tmp_path / "out") as process:
-        kill_one(process, "ray::_attempt_far_away")
+        kill_one(process, "ray::_attempt_far_away", 1)
         _, said = process.communicate(timeout=200)
     assert process.returncode == 0, said
     assert not list((tmp_path / "out").glob("*.failed"))
@@ -177,7 +176,7 @@ def test_a_ray_worker_killed_in_the_middle_of_a_trial(swept: Path, tmp_path: Pat
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the worker in /proc")
 def test_a_killed_worker_of_jobs_is_one_sentence(tmp_path: Path) -> None:
     with sweeping("run", "--rows", "DECO", "--ipc", 2, "--seeds", 2, "--jobs", 2, "--out", tmp_path) as process:
-        kill_one(process, "spawn_main")
+        kill_one(process, "spawn_main", 2)
         _, said = process.communicate(timeout=200)
     assert process.returncode == 1
     assert "expected the workers of --jobs to live, but one was killed" in said
