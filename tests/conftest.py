@@ -68,8 +68,8 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, bundle_path: Path):
     """Every engine that this environment can run, opened on the small bundle."""
-    from deco_runtime.bundle import open_bundle
-    from deco_runtime.engine import engines, open_engine
+    from deco_runtime.engines.registry import engines, open_engine
+    from deco_runtime.storage.bundle import open_bundle
 
     bundle = open_bundle(bundle_path)
     reason = engines()[request.param].unusable(bundle)

@@ -16,11 +16,10 @@ import pytest
 PACKAGE = Path(deco_runtime.__file__).parent
 WORKSTATION = {"torch", "onnx", "onnxscript", "sklearn", "deco_export", "deco_models", "deco_benchmarks"}
 DEVICE = {"numpy", "cv2", "onnxruntime", "openvino", "click", "rich", "deco_runtime"}
-ALGORITHM = (
-    *("vote", "condense", "buffer", "retrain", "guard", "base", "learner", "recipe", "initialise", "types"),
-    *("deco_plus", "regression", "chain", "unknown"),
-)
-ALGORITHM_MAY_USE = {f"deco_runtime.{name}" for name in (*ALGORITHM, "errors", "engine")}
+ALGORITHM = sorted(file.stem for file in (PACKAGE / "learning").glob("*.py"))
+ALGORITHM_MAY_USE = {"deco_runtime.learning", *(f"deco_runtime.learning.{name}" for name in ALGORITHM)} | {
+    f"deco_runtime.{name}" for name in ("types", "errors", "engine")
+}
 
 MODULES = sorted(
     ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
@@ -57,7 +56,7 @@ def loaded_after(code: str) -> set[str]:
 
 
 def test_every_module_imports_without_the_workstation() -> None:
-    assert {"deco_runtime", "deco_runtime.cli", "deco_runtime.engines.portable"} <= set(MODULES)
+    assert {"deco_runtime", "deco_runtime.commands.run", "deco_runtime.engines.portable"} <= set(MODULES)
     # Private modules are imported when needed: by a source OpenCV, by an engine onnxruntime, whose training build
     # brings what it finds.
     loaded = loaded_after("import " + ", ".join(m for m in MODULES if not m.rpartition(".")[2].startswith("_")))
@@ -67,7 +66,7 @@ def test_every_module_imports_without_the_workstation() -> None:
 
 def test_help_needs_neither_opencv_nor_onnxruntime() -> None:
     loaded = loaded_after(
-        "from deco_runtime.cli import command; command().get_help(__import__('click').Context(command()))"
+        "from deco_runtime.commands.run import command; command().get_help(__import__('click').Context(command()))"
     )
     assert not loaded & {"cv2", "onnxruntime", *WORKSTATION}
 
@@ -82,7 +81,7 @@ def test_imports_of(module: str) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHM)
 def test_the_algorithm_is_numpy_alone(name: str) -> None:
-    used = set(imports(PACKAGE / f"{name}.py"))
+    used = set(imports(PACKAGE / "learning" / f"{name}.py"))
     own = {module for module in used if module.partition(".")[0] == "deco_runtime"}
     assert own <= ALGORITHM_MAY_USE
     assert {module.partition(".")[0] for module in used - own} <= {"numpy", *sys.stdlib_module_names}

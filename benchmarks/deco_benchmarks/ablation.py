@@ -20,15 +20,15 @@ import numpy as np
 from deco_export.export import tool_versions
 from deco_export.images import Images
 from deco_export.representation import one_hot, represent
-from deco_runtime.bundle import open_bundle
-from deco_runtime.chain import LEAST_ALIKE, STARTS, alike, decode, in_common
-from deco_runtime.engine import engines, open_engine
+from deco_runtime.commands.terminal import exit_with, progress_bars
+from deco_runtime.engines.registry import engines, open_engine
 from deco_runtime.errors import DataError
+from deco_runtime.learning.chain import LEAST_ALIKE, STARTS, alike, decode, in_common
+from deco_runtime.learning.regression import Start, Statistics, add, mixed, ridge, share, solve, spread, square
+from deco_runtime.learning.vote import log_softmax, softmax
 from deco_runtime.preprocess import normalise
-from deco_runtime.regression import Start, Statistics, add, mixed, ridge, share, solve, spread, square
-from deco_runtime.terminal import exit_with, progress_bars
+from deco_runtime.storage.bundle import open_bundle
 from deco_runtime.types import Floats, Ints
-from deco_runtime.vote import log_softmax, softmax
 
 from deco_benchmarks import datasets, streams
 from deco_benchmarks.config import PRESETS, Config

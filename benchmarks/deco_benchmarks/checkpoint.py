@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
-from deco_runtime.base import SegmentReport
-from deco_runtime.state import COUNTS, LearnedState
+from deco_runtime.learning.learner import SegmentReport
+from deco_runtime.storage.state import COUNTS, LearnedState
 
 from deco_benchmarks.rows import Row
 

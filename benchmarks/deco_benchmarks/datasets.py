@@ -10,11 +10,11 @@ import numpy as np
 from deco_export.data import digits, pick
 from deco_export.images import Images
 from deco_export.takes import describe, find_takes
-from deco_runtime import folder
-from deco_runtime.bundle import Bundle
 from deco_runtime.errors import DataError, UsageError
+from deco_runtime.pictures import folder
 from deco_runtime.preprocess import resize
-from deco_runtime.sources.images import no_recording
+from deco_runtime.sources.orders import no_recording
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Ints, Pixels
 
 from deco_benchmarks import archives

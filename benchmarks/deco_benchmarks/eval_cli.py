@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from deco_runtime.engine import engines
+from deco_runtime.commands.terminal import exit_with, progress_bars
+from deco_runtime.engines.registry import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
-from deco_runtime.recipe import named, override
-from deco_runtime.scratch import check_temporary
-from deco_runtime.terminal import exit_with, progress_bars, say, tell
+from deco_runtime.host.scratch import check_temporary
+from deco_runtime.learning.recipe import named, override
+from deco_runtime.telemetry.console import say, tell
 
 from deco_benchmarks.config import PRESETS, Config
 

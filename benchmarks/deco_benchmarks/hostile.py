@@ -18,20 +18,21 @@ from typing import Any
 import click
 import numpy as np
 from deco_export.images import Images
-from deco_runtime.base import BaseLearner
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.deco_plus import DecoPlus
-from deco_runtime.engine import Engine, engines, open_engine
+from deco_runtime.commands.terminal import exit_with, progress_bars
+from deco_runtime.engine import Engine
+from deco_runtime.engines.registry import engines, open_engine
 from deco_runtime.errors import UsageError
-from deco_runtime.folder import split_folder
-from deco_runtime.prepare import new_learner, open_guard
+from deco_runtime.learning.deco_plus import DecoPlus
+from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.learning.recipe import RECIPES, Recipe, named, override
+from deco_runtime.learning.vote import pseudo_label
+from deco_runtime.pictures.folder import split_folder
 from deco_runtime.preprocess import Preprocessing, normalise
-from deco_runtime.recipe import RECIPES, Recipe, named, override
-from deco_runtime.scoring import Scorer
-from deco_runtime.sources.images import stc_order
-from deco_runtime.terminal import exit_with, progress_bars
+from deco_runtime.running.assemble import new_learner, open_guard
+from deco_runtime.running.scoring import Scorer
+from deco_runtime.sources.orders import stc_order
+from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Bools, Floats, Ints, Pixels, Segment
-from deco_runtime.vote import pseudo_label
 
 from deco_benchmarks import datasets
 

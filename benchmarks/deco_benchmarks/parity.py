@@ -21,10 +21,10 @@ import numpy as np
 import onnx
 import torch
 from deco_export import forward, graphs, initialisers, models, ort_artifacts, verify
-from deco_runtime.condense import match_gradients
 from deco_runtime.engines._sessions import SessionEngine
-from deco_runtime.golden import relative_error
-from deco_runtime.initialise import Parameter, draw_model
+from deco_runtime.engines.golden import relative_error
+from deco_runtime.learning.condense import match_gradients
+from deco_runtime.learning.random_model import Parameter, draw_model
 from torch import nn
 
 CLASSES, SIZE = 10, 32

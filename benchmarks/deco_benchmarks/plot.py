@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from deco_runtime.errors import DataError, first_line
-from deco_runtime.recipe import Recipe
+from deco_runtime.learning.recipe import Recipe
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 

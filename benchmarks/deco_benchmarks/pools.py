@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deco_runtime.engine import threads
 from deco_runtime.errors import DecoError, RuntimeMissingError, UsageError
+from deco_runtime.host.threads import threads
 
 from deco_benchmarks.config import Config
 from deco_benchmarks.sweep import Outcome, Pool, Task, Tick, attempt

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from deco_export.images import Images
-from deco_runtime.base import SegmentReport
+from deco_runtime.learning.learner import SegmentReport
 from deco_runtime.preprocess import Preprocessing
-from deco_runtime.scoring import logits
+from deco_runtime.running.scoring import logits
 from deco_runtime.types import Floats, Ints
 
 MOST = 3

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 import numpy as np
 from deco_runtime.errors import UsageError
-from deco_runtime.sources.images import recorded_order, stc_order
+from deco_runtime.sources.orders import recorded_order, stc_order
 from deco_runtime.types import Floats, Ints
 
 

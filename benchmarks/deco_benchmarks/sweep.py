@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from deco_runtime.commands.terminal import sentence
 from deco_runtime.errors import DecoError, UsageError
-from deco_runtime.lock import lock, unlock
-from deco_runtime.terminal import sentence
+from deco_runtime.storage.lock import lock, unlock
 
 from deco_benchmarks.config import PRESETS, Config
 from deco_benchmarks.datasets import Dataset, load

@@ -14,15 +14,15 @@ import numpy as np
 from deco_export.data import Data, hold_out, pick
 from deco_export.export import Options, export, tool_versions
 from deco_export.images import Images
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.device import peak_memory_mb
-from deco_runtime.engine import check_recipe, engines, open_engine
+from deco_runtime.engines.registry import check_recipe, engines, open_engine
+from deco_runtime.host.machine import peak_memory_mb
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.recipe import Recipe, named, override, settable
+from deco_runtime.learning.vote import pseudo_label
 from deco_runtime.preprocess import normalise
-from deco_runtime.recipe import Recipe, named, override, settable
-from deco_runtime.scoring import normalised
+from deco_runtime.running.scoring import normalised
+from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Ints, Pixels, Segment
-from deco_runtime.vote import pseudo_label
 
 from deco_benchmarks import checkpoint, scores, streams
 from deco_benchmarks.config import PRESETS, Config

@@ -16,16 +16,16 @@ import click
 import numpy as np
 from deco_export.images import Images
 from deco_export.initial_buffer import condense_labelled, pick_per_class
-from deco_runtime import folder
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.bundle import open_bundle
-from deco_runtime.engine import open_engine
-from deco_runtime.initialise import draw_model
-from deco_runtime.learner import Learner
+from deco_runtime.engines.registry import open_engine
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.random_model import draw_model
+from deco_runtime.learning.recipe import named, override
+from deco_runtime.learning.retrain import retrain
+from deco_runtime.pictures import folder
 from deco_runtime.preprocess import normalise, resize
-from deco_runtime.recipe import named, override
-from deco_runtime.retrain import retrain
-from deco_runtime.scoring import Scorer
+from deco_runtime.running.scoring import Scorer
+from deco_runtime.storage.bundle import open_bundle
 from rich.progress import track
 
 

@@ -19,17 +19,18 @@ from typing import Any
 import click
 import numpy as np
 from deco_export.images import Images
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.chain import decode
-from deco_runtime.deco_plus import DecoPlus
-from deco_runtime.engine import Engine, engines, open_engine
+from deco_runtime.commands.terminal import exit_with, progress_bars
+from deco_runtime.engine import Engine
+from deco_runtime.engines.registry import engines, open_engine
 from deco_runtime.errors import DataError, UsageError
-from deco_runtime.folder import split_folder
+from deco_runtime.learning.chain import decode
+from deco_runtime.learning.deco_plus import DecoPlus
+from deco_runtime.learning.recipe import named
+from deco_runtime.pictures.folder import split_folder
 from deco_runtime.preprocess import normalise
-from deco_runtime.recipe import named
-from deco_runtime.scoring import Scorer
-from deco_runtime.sources.images import stc_order
-from deco_runtime.terminal import exit_with, progress_bars
+from deco_runtime.running.scoring import Scorer
+from deco_runtime.sources.orders import stc_order
+from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Floats, Ints, Segment
 from scipy.stats import mannwhitneyu
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from deco_runtime.learning.vote import log_softmax
 from deco_runtime.types import Floats, Ints
-from deco_runtime.vote import log_softmax
 
 NETWORK, REGRESSION, MIXED = 2.0, 0.12, 1.0
 """Temperatures expected beforehand: a network that has fitted its training images is twice as sure of others as it is

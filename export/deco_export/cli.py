@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import click
+from deco_runtime.commands.terminal import exit_with, progress_bars
 from deco_runtime.errors import RuntimeMissingError
-from deco_runtime.recipe import RECIPES
-from deco_runtime.scratch import check_temporary
-from deco_runtime.terminal import exit_with, progress_bars, say, tell
+from deco_runtime.host.scratch import check_temporary
+from deco_runtime.learning.recipe import RECIPES
+from deco_runtime.telemetry.console import say, tell
 
 
 @click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})

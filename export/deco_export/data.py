@@ -10,11 +10,11 @@ from typing import BinaryIO
 
 import cv2
 import numpy as np
-from deco_runtime import folder
 from deco_runtime.errors import DataError, UsageError
-from deco_runtime.layout import some
+from deco_runtime.pictures import folder
+from deco_runtime.pictures.layout import some
 from deco_runtime.preprocess import resize
-from deco_runtime.sources.images import stc_order
+from deco_runtime.sources.orders import stc_order
 from deco_runtime.types import Ints, Pixels
 
 from deco_export.images import Images, ImageSet, StoredImages, pictures

@@ -16,16 +16,18 @@ import cv2
 import numpy as np
 import onnx
 import torch
-from deco_runtime.engine import EXACT, REPRESENTATION, Engine, check_runtime, engines
+from deco_runtime.engine import EXACT, REPRESENTATION, Engine
+from deco_runtime.engines.golden import relative_error
+from deco_runtime.engines.packages import check_runtime
+from deco_runtime.engines.registry import engines
 from deco_runtime.errors import ExportError, RuntimeMissingError, UsageError, first_line
-from deco_runtime.golden import relative_error
-from deco_runtime.guard import smallest_harm
-from deco_runtime.manifest import write_manifest
+from deco_runtime.learning.guard import smallest_harm
+from deco_runtime.learning.recipe import named
+from deco_runtime.learning.regression import Statistics, scores, solve
+from deco_runtime.learning.unknown import Known
 from deco_runtime.preprocess import Preprocessing
-from deco_runtime.recipe import named
-from deco_runtime.regression import Statistics, scores, solve
+from deco_runtime.storage.manifest import write_manifest
 from deco_runtime.types import Floats, Ints
-from deco_runtime.unknown import Known
 
 from deco_export import calibrate, data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
 from deco_export.images import Images, ImageSet, Inputs

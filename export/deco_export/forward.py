@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import torch
 from deco_runtime.errors import ExportError
-from deco_runtime.initialise import Parameter
+from deco_runtime.learning.random_model import Parameter
 from onnx import numpy_helper
 from torch import nn
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.condense import Condensed
 from deco_runtime.engine import Engine
 from deco_runtime.errors import UsageError
-from deco_runtime.initialise import Parameter
-from deco_runtime.learner import Learner
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.condense import Condensed
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.random_model import Parameter
+from deco_runtime.learning.recipe import Recipe
 from deco_runtime.preprocess import Preprocessing, normalise
-from deco_runtime.recipe import Recipe
 from deco_runtime.types import Floats, Ints
 
 from deco_export.images import ImageSet

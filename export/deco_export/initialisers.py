@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from deco_runtime.errors import ExportError
-from deco_runtime.initialise import Parameter
+from deco_runtime.learning.random_model import Parameter
 from torch import nn
 
 VALUES = 100_000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from deco_runtime.layout import some
+from deco_runtime.pictures.layout import some
 from deco_runtime.types import Floats, Ints
 
 from deco_export.takes import nearly_same

@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from deco_runtime.bundle import open_bundle
-from deco_runtime.bundle_files import ENDING, pack
 from deco_runtime.errors import ExportError, UsageError
-from deco_runtime.lock import lock, unlock
+from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.storage.bundle_files import ENDING, pack
+from deco_runtime.storage.lock import lock, unlock
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import torch
 from deco_runtime.engine import Engine
+from deco_runtime.learning.regression import Statistics, add
+from deco_runtime.learning.vote import targets
 from deco_runtime.preprocess import Preprocessing
-from deco_runtime.regression import Statistics, add
 from deco_runtime.types import Floats, Ints
-from deco_runtime.vote import targets
 from onnx import TensorProto, helper
 
 from deco_export.augment import shift, shifts

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from deco_runtime.engines._micro_batches import MICRO_BATCH
+from deco_runtime.engines.golden import KINKED, relative_error
 from deco_runtime.errors import ExportError
-from deco_runtime.golden import KINKED, relative_error
 from torch import nn
 
 BATCHES = (1, MICRO_BATCH, 2)

@@ -48,7 +48,7 @@ def _begin(module: str) -> None:
 
 def run() -> None:
     """deco-run."""
-    _begin("deco_runtime.cli")
+    _begin("deco_runtime.commands.run")
 
 
 def doctor() -> None:

@@ -18,7 +18,7 @@ from deco_benchmarks import ablation, datasets
 from deco_benchmarks.config import Config
 from deco_benchmarks.trial import run_trial, scored, split
 from deco_runtime.errors import DataError
-from deco_runtime.regression import PENALTY, Start, Statistics, add, solve
+from deco_runtime.learning.regression import PENALTY, Start, Statistics, add, solve
 
 CONFIG = Config("DECO+", "digits", 0.1, 0, "stc=50,drift=3", 0, "smoke", engine="portable", pretraining="augmented")
 

@@ -22,9 +22,9 @@ from deco_benchmarks.bench.process import measure_in_process
 from deco_benchmarks.bench.stages import Mark
 from deco_benchmarks.bench.timing import QUICK
 from deco_benchmarks.bench.workload import open_work
-from deco_runtime.bundle import open_bundle
 from deco_runtime.errors import BundleError, DecoError, RuntimeMissingError
-from deco_runtime.learner import Learner
+from deco_runtime.learning.deco import Learner
+from deco_runtime.storage.bundle import open_bundle
 
 FOLDER = Path(deco_benchmarks.bench.__file__).parent
 STAGES = (
@@ -282,7 +282,7 @@ def test_torch_does_the_same_work(bundle_path: Path, monkeypatch: pytest.MonkeyP
 @needs_torch
 def test_micro_batches_of_torch_add_up(bundle_path: Path, one_thread: None) -> None:
     from deco_benchmarks.bench import against, torch_side
-    from deco_runtime.condense import match_gradients
+    from deco_runtime.learning.condense import match_gradients
 
     work = open_work(bundle_path, "portable")
     model, theta, data = torch_side.build(work.bundle), work.kind_of(Learner).random_model(), against._matching(work)

@@ -13,7 +13,7 @@ pytest.importorskip("torch")  # counts.json holds the workstation's version of o
 import onnxruntime
 from bundles import without
 from deco_benchmarks.bench.counts import measure
-from deco_runtime.bundle import open_bundle
+from deco_runtime.storage.bundle import open_bundle
 
 HELD = Path(__file__).with_name("counts.json")
 

@@ -14,10 +14,10 @@ import cv2
 from click.testing import CliRunner
 from deco_benchmarks import hostile
 from deco_export.images import Images
-from deco_runtime.bundle import open_bundle
-from deco_runtime.engine import open_engine
+from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import UsageError
-from deco_runtime.recipe import Recipe, named
+from deco_runtime.learning.recipe import Recipe, named
+from deco_runtime.storage.bundle import open_bundle
 
 QUICK = ("segment=16", "retrain_interval=1", "retrain_epochs=1", "iterations=1", "retrain_rate=1e4")
 """At this rate weight decay turns the weights round: every update is useless."""

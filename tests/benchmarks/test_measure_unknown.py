@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from deco_benchmarks import unknown
 from deco_export.data import Data, digits, hold_out
 from deco_export.export import Options, export
-from deco_runtime.bundle import open_bundle
 from deco_runtime.errors import UsageError
+from deco_runtime.storage.bundle import open_bundle
 from hypothesis import given
 from hypothesis import strategies as st
 

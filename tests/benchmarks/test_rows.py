@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.stats
-from deco_runtime import learner
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.bundle import Start
-from deco_runtime.deco_plus import DecoPlus
 from deco_runtime.engine import EXACT
-from deco_runtime.initialise import Parameter, draw_model
-from deco_runtime.recipe import Recipe, named
-from deco_runtime.regression import Statistics, add
-from deco_runtime.retrain import sgd_step
+from deco_runtime.learning import deco
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.deco_plus import DecoPlus
+from deco_runtime.learning.random_model import Parameter, draw_model
+from deco_runtime.learning.recipe import Recipe, named
+from deco_runtime.learning.regression import Statistics, add
+from deco_runtime.learning.retrain import sgd_step
+from deco_runtime.storage.bundle import Start
 from deco_runtime.types import Segment
 
 pytest.importorskip("torch")
@@ -369,7 +369,7 @@ def drawn(monkeypatch) -> list[np.ndarray]:
         models.append(draw_model(*arguments))
         return models[-1]
 
-    monkeypatch.setattr(learner, "draw_model", draw)
+    monkeypatch.setattr(deco, "draw_model", draw)
     return models
 
 

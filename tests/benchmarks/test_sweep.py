@@ -29,9 +29,9 @@ from deco_benchmarks.eval_cli import command
 from deco_benchmarks.sweep import read
 from deco_benchmarks.trial import base_bundle, order_of, split
 from deco_export.data import digits
-from deco_runtime.bundle import open_bundle
 from deco_runtime.errors import DecoError, UsageError
-from deco_runtime.lock import lock, unlock
+from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.storage.lock import lock, unlock
 
 KEYS = (
     "row", "dataset", "labelled", "ipc", "stream", "seed", "final_accuracy", "frozen_accuracy", "seconds",

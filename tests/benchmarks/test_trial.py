@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from deco_runtime.errors import UsageError
+from deco_runtime.learning.recipe import named
 from deco_runtime.preprocess import Preprocessing
-from deco_runtime.recipe import named
 
 pytest.importorskip("torch")
 

@@ -17,7 +17,7 @@ from deco_export import graphs  # noqa: E402
 from deco_export.autodiff import RULES  # noqa: E402
 from deco_export.forward import Forward, flatten, trace  # noqa: E402
 from deco_runtime.errors import ExportError  # noqa: E402
-from deco_runtime.initialise import Parameter  # noqa: E402
+from deco_runtime.learning.random_model import Parameter  # noqa: E402
 from torch import nn  # noqa: E402
 
 CLASSES = 3

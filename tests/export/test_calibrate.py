@@ -19,7 +19,7 @@ from deco_export.calibrate import (
     temperature,
     unknown,
 )
-from deco_runtime.unknown import SIGNS, odds
+from deco_runtime.learning.unknown import SIGNS, odds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

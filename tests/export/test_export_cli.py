@@ -24,10 +24,10 @@ from deco_export import models, pretrain  # noqa: E402
 from deco_export.calibrate import MIXED, NETWORK, REGRESSION, WORTH  # noqa: E402
 from deco_export.export import guard_images  # noqa: E402
 from deco_export.images import Images  # noqa: E402
-from deco_runtime.bundle import open_bundle  # noqa: E402
 from deco_runtime.engine import EXACT, REPRESENTATION, open_engine  # noqa: E402
 from deco_runtime.errors import BundleError, UsageError  # noqa: E402
-from deco_runtime.recipe import named  # noqa: E402
+from deco_runtime.learning.recipe import named  # noqa: E402
+from deco_runtime.storage.bundle import open_bundle  # noqa: E402
 from torch import nn  # noqa: E402
 
 COLOURS = {"blue": (200, 40, 40), "green": (40, 200, 40), "red": (40, 40, 200)}

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from deco_benchmarks.parity import CLASSES, SIZE, engines, five_pass_errors, five_passes_by_torch, matching_data  # noqa: E402
 from deco_export import initialisers  # noqa: E402
 from deco_models import convnet, resnet  # noqa: E402
-from deco_runtime.condense import contrastive_loss, match_gradients  # noqa: E402
-from deco_runtime.initialise import draw_model  # noqa: E402
+from deco_runtime.learning.condense import contrastive_loss, match_gradients  # noqa: E402
+from deco_runtime.learning.random_model import draw_model  # noqa: E402
 
 
 def made(build, folder: Path):

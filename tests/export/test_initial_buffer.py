@@ -15,14 +15,14 @@ from deco_export import forward, graphs, initialisers, pretrain  # noqa: E402
 from deco_export.images import Images  # noqa: E402
 from deco_export.initial_buffer import ROUNDS, initial_buffer  # noqa: E402
 from deco_models import convnet  # noqa: E402
-from deco_runtime.buffer import CondensedBuffer  # noqa: E402
-from deco_runtime.condense import gradient_distance  # noqa: E402
 from deco_runtime.engines._sessions import SessionEngine  # noqa: E402
 from deco_runtime.errors import UsageError  # noqa: E402
-from deco_runtime.initialise import Parameter, draw_model  # noqa: E402
+from deco_runtime.learning.buffer import CondensedBuffer  # noqa: E402
+from deco_runtime.learning.condense import gradient_distance  # noqa: E402
+from deco_runtime.learning.random_model import Parameter, draw_model  # noqa: E402
+from deco_runtime.learning.recipe import Recipe  # noqa: E402
+from deco_runtime.learning.vote import targets  # noqa: E402
 from deco_runtime.preprocess import Preprocessing, normalise  # noqa: E402
-from deco_runtime.recipe import Recipe  # noqa: E402
-from deco_runtime.vote import targets  # noqa: E402
 
 CLASSES, SIZE, PER_CLASS = ("cat", "dog", "owl"), 8, 20
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from deco_export.initialisers import MODELS, distribution, parameters  # noqa: E402
 from deco_models import convnet, resnet  # noqa: E402
 from deco_runtime.errors import ExportError  # noqa: E402
-from deco_runtime.initialise import draw_model  # noqa: E402
+from deco_runtime.learning.random_model import draw_model  # noqa: E402
 from scipy import stats  # noqa: E402
 from torch import nn  # noqa: E402
 

@@ -13,8 +13,8 @@ import deco_export
 import deco_runtime
 import pytest
 from deco_export.place import bundle_at
-from deco_runtime.bundle import open_bundle
 from deco_runtime.errors import ExportError, UsageError
+from deco_runtime.storage.bundle import open_bundle
 
 ROOTS = (Path(deco_export.__file__).parents[1], Path(deco_runtime.__file__).parents[1])
 MAKING = """

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from deco_export import forward, initialisers, models, representation  # noqa: E402
-from deco_runtime.regression import scores, solve  # noqa: E402
+from deco_runtime.learning.regression import scores, solve  # noqa: E402
 from torch import nn  # noqa: E402
 
 CLASSES, SIZE = 4, 32

@@ -30,14 +30,14 @@ with atheris.instrument_imports(include=["deco_runtime", "json", "numpy.lib", "z
     import zipfile
 
     import numpy as np
-    from deco_runtime.bundle import open_bundle
-    from deco_runtime.bundle_files import MANIFEST, pack
-    from deco_runtime.deco_plus import DecoPlus
     from deco_runtime.errors import BundleError, StateError
-    from deco_runtime.learner import Learner
-    from deco_runtime.manifest import FILES
-    from deco_runtime.recipe import named
-    from deco_runtime.state import CURRENT, LearnedState, load, save
+    from deco_runtime.learning.deco import Learner
+    from deco_runtime.learning.deco_plus import DecoPlus
+    from deco_runtime.learning.recipe import named
+    from deco_runtime.storage.bundle import open_bundle
+    from deco_runtime.storage.bundle_files import MANIFEST, pack
+    from deco_runtime.storage.manifest import FILES
+    from deco_runtime.storage.state import CURRENT, LearnedState, load, save
 
 SOURCE = Path(sys.argv[1])
 PLACE = Path(tempfile.mkdtemp())

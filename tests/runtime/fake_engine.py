@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from deco_runtime.base import BaseLearner
-from deco_runtime.bundle import Bundle
-from deco_runtime.prepare import new_learner
-from deco_runtime.recipe import named
+from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.learning.recipe import named
+from deco_runtime.running.assemble import new_learner
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Floats
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.bundle_files import MANIFEST, sha256
 from deco_runtime.errors import BundleError
-from deco_runtime.manifest import FILES, write_manifest
+from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle_files import MANIFEST, sha256
+from deco_runtime.storage.manifest import FILES, write_manifest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import deco_runtime
 import numpy as np
 import pytest
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.bundle_files import pack
-from deco_runtime.engine import open_engine
+from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import BundleError
-from deco_runtime.state import COUNTS, load
+from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle_files import pack
+from deco_runtime.storage.state import COUNTS, load
 from fake_engine import fresh
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -80,7 +80,8 @@ def test_a_device_learns_from_it_what_it_learns_from_the_directory(
         for bundle, segments in turns:
             done = subprocess.run(
                 [
-                    *(sys.executable, "-m", "deco_runtime.cli", "--bundle", bundle, "--demo", "--engine", "portable"),
+                    *(sys.executable, "-m", "deco_runtime.commands.run", "--bundle", bundle),
+                    *("--demo", "--engine", "portable"),
                     *("--state", tmp_path / name, "--max-segments", str(segments), "--set", "segment=16"),
                     *("--set", "retrain_interval=1", "--set", "retrain_epochs=2", "--set", "iterations=1"),
                 ],

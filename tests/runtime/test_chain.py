@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from deco_runtime.chain import LEAST_ALIKE, LONGEST, MOST_ALIKE, alike, backward, decode, forward, in_common
+from deco_runtime.learning.chain import LEAST_ALIKE, LONGEST, MOST_ALIKE, alike, backward, decode, forward, in_common
 from deco_runtime.types import Floats
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from deco_runtime import choose
-from deco_runtime.bundle import open_bundle
-from deco_runtime.choose import FILE, fastest
-from deco_runtime.engine import by_preference
+from deco_runtime.engines import autoselect
+from deco_runtime.engines.autoselect import FILE, fastest
+from deco_runtime.engines.registry import by_preference
+from deco_runtime.storage.bundle import open_bundle
 
 METHOD = "condensation"
 
@@ -38,14 +38,16 @@ def timed(bundle_path: Path, usable: list[str], tmp_path_factory: pytest.TempPat
 
 def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail where an engine would be timed."""
-    monkeypatch.setattr(choose, "run_job", lambda *_, **__: pytest.fail("timed again"))
+    monkeypatch.setattr(autoselect, "run_job", lambda *_, **__: pytest.fail("timed again"))
 
 
 def test_one_engine_needs_no_timing(
     bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usable: list[str]
 ) -> None:
     untimed(monkeypatch)
-    monkeypatch.setattr(choose, "by_preference", lambda bundle, precision: {usable[0]: None, "other": "not installed"})
+    monkeypatch.setattr(
+        autoselect, "by_preference", lambda bundle, precision: {usable[0]: None, "other": "not installed"}
+    )
     assert fastest(open_bundle(bundle_path), tmp_path, METHOD) == ("auto", None)
     assert list(tmp_path.iterdir()) == []
 
@@ -90,7 +92,7 @@ def test_what_does_not_fit_is_timed_again(
 ) -> None:
     good = (timed / FILE).read_text("utf-8")
     (tmp_path / FILE).write_text(change(json.loads(good)), "utf-8")
-    monkeypatch.setattr(choose, "_seconds", lambda path, name, method: 2.0)  # the real one ran for `timed`
+    monkeypatch.setattr(autoselect, "_seconds", lambda path, name, method: 2.0)  # the real one ran for `timed`
     fastest(open_bundle(bundle_path), tmp_path, METHOD)
     again = json.loads((tmp_path / FILE).read_text("utf-8"))
     assert again["machine"] == json.loads(good)["machine"]
@@ -100,14 +102,14 @@ def test_what_does_not_fit_is_timed_again(
 def test_engines_that_all_hang_leave_the_choice_to_preference(
     bundle_path: Path, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "LIMIT_S", 0.01)
+    monkeypatch.setattr(autoselect, "LIMIT_S", 0.01)
     assert fastest(open_bundle(bundle_path), tmp_path, METHOD) == ("auto", None)
 
 
 def test_a_place_that_cannot_be_written_does_not_matter(
     bundle_path: Path, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "_seconds", lambda path, name, method: 2.0)
+    monkeypatch.setattr(autoselect, "_seconds", lambda path, name, method: 2.0)
     (tmp_path / "file").touch()
     assert fastest(open_bundle(bundle_path), tmp_path / "file" / "state", METHOD)[1] is not None
 
@@ -115,7 +117,7 @@ def test_a_place_that_cannot_be_written_does_not_matter(
 def test_deco_run_takes_it_and_says_so(bundle_path: Path, timed: Path) -> None:
     kept = json.loads((timed / FILE).read_text("utf-8"))["seconds"]
     best = min((name for name in kept if kept[name] is not None), key=lambda name: kept[name])
-    program = "from deco_runtime.cli import main; main()"
+    program = "from deco_runtime.commands.run import main; main()"
     command = [sys.executable, "-c", program, "--bundle", str(bundle_path), "--state", str(timed), "--demo"]
     few = ["--set", "segment=16", "--set", "iterations=1", "--max-segments", "1"]
     done = subprocess.run([*command, *few], capture_output=True, text=True, timeout=120, check=True)

@@ -17,15 +17,15 @@ import deco_runtime
 import numpy as np
 import pytest
 from bundles import without
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.engine import engines
-from deco_runtime.recipe import named
-from deco_runtime.state import CURRENT, LearnedState, save
-from deco_runtime.state import load as load_like
+from deco_runtime.engines.registry import engines
+from deco_runtime.learning.recipe import named
+from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.state import CURRENT, LearnedState, save
+from deco_runtime.storage.state import load as load_like
 from fake_engine import fresh
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
-PROGRAM = "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"
+PROGRAM = "import sys; sys.modules['torch'] = None; from deco_runtime.commands.run import main; main()"
 """No device has torch, and the training build of onnxruntime, where it finds it, takes seconds to import it."""
 
 FEW = ("--set", "iterations=1", "--max-segments", "1")

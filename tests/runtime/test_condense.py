@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.stats
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.condense import (
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.condense import (
     Condensation,
     condense,
     contrastive_loss,
@@ -17,7 +17,7 @@ from deco_runtime.condense import (
     match_features,
     match_gradients,
 )
-from deco_runtime.recipe import Recipe
+from deco_runtime.learning.recipe import Recipe
 from fake_engine import LinearEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st

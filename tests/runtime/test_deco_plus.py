@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.special
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.chain import decode
-from deco_runtime.deco_plus import DecoPlus
-from deco_runtime.engine import Engine, open_engine
-from deco_runtime.guard import Guard, Labelled, Memory
-from deco_runtime.prepare import new_learner, open_guard
+from deco_runtime.engine import Engine
+from deco_runtime.engines.registry import open_engine
+from deco_runtime.learning.chain import decode
+from deco_runtime.learning.deco_plus import DecoPlus
+from deco_runtime.learning.guard import Guard, Labelled, Memory
+from deco_runtime.learning.recipe import named
+from deco_runtime.learning.regression import PENALTY, Start, Statistics, add, scores
 from deco_runtime.preprocess import normalise
-from deco_runtime.recipe import named
-from deco_runtime.regression import PENALTY, Start, Statistics, add, scores
-from deco_runtime.scoring import normalised
+from deco_runtime.running.assemble import new_learner, open_guard
+from deco_runtime.running.scoring import normalised
+from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Bools, Floats, Segment
 from fake_engine import LinearEngine
 from hypothesis import given, settings

@@ -70,8 +70,8 @@ def test_wrong_options(arguments: list[str], words: str, quick: Path) -> None:
 
 
 def test_a_good_board_and_bundle_as_json(quick: Path, bundle_path: Path) -> None:
-    from deco_runtime.bundle import open_bundle
-    from deco_runtime.engine import by_preference
+    from deco_runtime.engines.registry import by_preference
+    from deco_runtime.storage.bundle import open_bundle
 
     done = doctor("--bundle", bundle_path, "--json", places=[quick])
     assert done.returncode == 0, done.stdout

@@ -16,14 +16,15 @@ import deco_runtime
 import numpy as np
 import pytest
 from bundles import without
-from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.doctor import board, cli, disk, graphs, pieces
 from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
-from deco_runtime.engine import EXACT, REPRESENTATION, open_engine
+from deco_runtime.engine import EXACT, REPRESENTATION
+from deco_runtime.engines.golden import INPUTS, golden_check
+from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import BundleError
-from deco_runtime.golden import INPUTS, golden_check
-from deco_runtime.process import Report
-from deco_runtime.recipe import named
+from deco_runtime.host.job import Report
+from deco_runtime.learning.recipe import named
+from deco_runtime.storage.bundle import Bundle, open_bundle
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
 OTHERS = ("openvino", "ort-training")
@@ -317,7 +318,7 @@ def test_malformed_golden_values(x: Any, copy: Path) -> None:
 def test_deco_run_refuses_a_graph_that_is_wrong_here(graph: str, arguments: list[str], code: int, copy: Path) -> None:
     """One that it learns with: plain predictions need none of them."""
     with_golden(copy, **{graph: golden(copy, graph) * np.float32(1.1)})
-    program = "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"
+    program = "import sys; sys.modules['torch'] = None; from deco_runtime.commands.run import main; main()"
     done = subprocess.run(
         [
             sys.executable,

@@ -16,21 +16,14 @@ from typing import Any
 import deco_runtime
 import numpy as np
 import pytest
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.engine import (
-    EXACT,
-    PRECISIONS,
-    REPRESENTATION,
-    Engine,
-    check_recipe,
-    engines,
-    open_engine,
-    runtime_packages,
-    threads,
-)
+from deco_runtime.engine import EXACT, PRECISIONS, REPRESENTATION, Engine
+from deco_runtime.engines.packages import runtime_packages
+from deco_runtime.engines.registry import check_recipe, engines, open_engine
 from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError
-from deco_runtime.initialise import draw_model
-from deco_runtime.recipe import Recipe, named
+from deco_runtime.host.threads import threads
+from deco_runtime.learning.random_model import draw_model
+from deco_runtime.learning.recipe import Recipe, named
+from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Floats
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
@@ -318,7 +311,7 @@ def install(site: Path, name: str, version: str, *, metadata_file: bool = True, 
 CHECK = """
 import sys
 sys.modules["torch"] = None  # the training build of onnxruntime would import it, for seconds
-from deco_runtime.engine import check_runtime
+from deco_runtime.engines.packages import check_runtime
 from deco_runtime.errors import RuntimeMissingError
 try:
     check_runtime()

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 from deco_runtime.errors import DataError
-from deco_runtime.folder import (
+from deco_runtime.pictures.folder import (
     Unreadable,
     fingerprint,
     list_folder,
@@ -20,7 +20,7 @@ from deco_runtime.folder import (
     read_image,
     split_folder,
 )
-from deco_runtime.layout import EXTENSIONS
+from deco_runtime.pictures.layout import EXTENSIONS
 from deco_runtime.types import Pixels
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.guard import (
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.guard import (
     CHANCE,
     DOUBLINGS,
     MARGIN,
@@ -25,9 +26,8 @@ from deco_runtime.guard import (
     smallest_harm,
     worse,
 )
-from deco_runtime.initialise import Parameter
-from deco_runtime.learner import Learner
-from deco_runtime.recipe import Recipe
+from deco_runtime.learning.random_model import Parameter
+from deco_runtime.learning.recipe import Recipe
 from deco_runtime.types import Floats, Ints, Segment
 from fake_engine import LinearEngine
 from hypothesis import given

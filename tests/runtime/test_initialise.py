@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from deco_runtime.bundle import open_bundle
-from deco_runtime.initialise import Parameter, draw_model, layers
+from deco_runtime.learning.random_model import Parameter, draw_model, layers
+from deco_runtime.storage.bundle import open_bundle
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats

@@ -11,12 +11,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from deco_runtime.bundle import open_bundle
-from deco_runtime.engine import open_engine
+from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import DataError
 from deco_runtime.preprocess import preprocess
 from deco_runtime.sources import SourceRequest, video
 from deco_runtime.sources._labels import read_labels
+from deco_runtime.storage.bundle import open_bundle
 
 CLASSES = ("cat", "dog", "eel")
 
@@ -130,7 +130,7 @@ def test_the_summary_counts_labelled_frames_only(bundle_path: Path, tmp_path: Pa
     right = [f"{n},{bundle.classes[c]}" for n, c in enumerate(answers[:6])]
     mistaken = [f"{n + 30},{bundle.classes[c]}" for n, c in enumerate(wrong[30:32])]
     file = write(tmp_path / "l.csv", "\n".join(["frame,label", *mistaken, *right]))
-    program = "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"
+    program = "import sys; sys.modules['torch'] = None; from deco_runtime.commands.run import main; main()"
     where = ["--bundle", bundle_path, "--video", tmp_path / "v.avi", "--labels", file]
     command = [sys.executable, "-c", program, *map(str, where), "--engine", "portable", "--no-learn"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.bundle import open_bundle
-from deco_runtime.initialise import Parameter
-from deco_runtime.learner import Learner
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.random_model import Parameter
+from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.vote import pseudo_label
 from deco_runtime.preprocess import normalise
-from deco_runtime.recipe import Recipe
+from deco_runtime.storage.bundle import open_bundle
 from deco_runtime.types import Segment
-from deco_runtime.vote import pseudo_label
 from fake_engine import LinearEngine
 
 CLASSES, SHAPE = 3, (3, 2, 2)

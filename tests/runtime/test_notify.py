@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from deco_runtime.notify import Notifier
+from deco_runtime.telemetry.systemd import Notifier
 from mjpeg_server import mjpeg_server
 from processes import started
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="systemd's protocol")
 
-COMMAND = [sys.executable, "-c", "from deco_runtime.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from deco_runtime.commands.run import main; main()"]
 PERIOD_S = 0.1
 
 
@@ -146,7 +146,7 @@ def test_a_replayed_stream_is_alive_while_it_learns(listener: Listener, bundle_p
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The monotonic time, which only the test moves."""
     now = [1000.0]
-    monkeypatch.setattr("deco_runtime.notify.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("deco_runtime.telemetry.systemd.time.monotonic", lambda: now[0])
     return now
 
 

@@ -13,23 +13,23 @@ from pathlib import Path
 
 import deco_runtime
 import pytest
-from deco_runtime.bundle import open_bundle
-from deco_runtime.bundle_files import pack
 from deco_runtime.errors import SourceError, StateError, UsageError
-from deco_runtime.lock import lock, unlock
-from deco_runtime.overhear import overhear
-from deco_runtime.process import run_job
-from deco_runtime.scratch import check_temporary
+from deco_runtime.host.job import run_job
+from deco_runtime.host.scratch import check_temporary
+from deco_runtime.pictures.overhear import overhear
 from deco_runtime.sources import SourceRequest, demo
-from deco_runtime.state import CURRENT, hold
+from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.storage.bundle_files import pack
+from deco_runtime.storage.lock import lock, unlock
+from deco_runtime.storage.state import CURRENT, hold
 from processes import started
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(deco_runtime.__file__).parents[1]), "COLUMNS": "400"}
-RUN = "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"
+RUN = "import sys; sys.modules['torch'] = None; from deco_runtime.commands.run import main; main()"
 HOLD = """
 import sys, time
 from pathlib import Path
-from deco_runtime.lock import lock
+from deco_runtime.storage.lock import lock
 lock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

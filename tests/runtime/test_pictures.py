@@ -14,9 +14,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
-from deco_runtime.containers import format_of, orientation, png_chunks, tiff_tags
-from deco_runtime.overhear import overhear
-from deco_runtime.pictures import Seen, decode, decode_jpeg, seen_in
+from deco_runtime.pictures.containers import format_of, orientation, png_chunks, tiff_tags
+from deco_runtime.pictures.decode import Seen, decode, decode_jpeg, seen_in
+from deco_runtime.pictures.overhear import overhear
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from picture_files import chunk, exif, jpeg_with, png, tiff, webp_with
@@ -391,7 +391,7 @@ def test_only_what_libraries_say_is_kept_and_the_rest_goes_on(capfd: pytest.Capt
 def test_without_a_stderr() -> None:
     code = (
         "import os, sys; os.close(2)\n"
-        "from deco_runtime.overhear import overhear\n"
+        "from deco_runtime.pictures.overhear import overhear\n"
         "print(overhear(lambda: os.write(2, b'libpng warning: x\\n')))\n"
         "try: os.write(2, b'x')\n"
         "except OSError: print('still closed')\n"

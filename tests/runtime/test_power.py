@@ -16,17 +16,17 @@ from pathlib import Path
 import deco_runtime
 import numpy as np
 import pytest
-from deco_runtime.base import BaseLearner
-from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.errors import StateError
-from deco_runtime.events import EventLog
-from deco_runtime.prepare import new_learner
-from deco_runtime.recipe import named
-from deco_runtime.resume import Place
-from deco_runtime.saving import DAY_S, LONG_ENOUGH_S, Saver, per_day
-from deco_runtime.state import CURRENT, PREVIOUS, LearnedState, save
-from deco_runtime.state import load as load_like
-from deco_runtime.view import View
+from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.learning.recipe import named
+from deco_runtime.running.assemble import new_learner
+from deco_runtime.running.autosave import DAY_S, LONG_ENOUGH_S, Saver, per_day
+from deco_runtime.running.resume import Place
+from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.state import CURRENT, PREVIOUS, LearnedState, save
+from deco_runtime.storage.state import load as load_like
+from deco_runtime.telemetry.event_log import EventLog
+from deco_runtime.telemetry.terminal_view import View
 from fake_engine import LinearEngine
 from processes import events, started, wait_for
 
@@ -44,7 +44,7 @@ def bundle(bundle_path: Path) -> Bundle:
 
 def command(bundle: Path, state: Path, *more: str) -> list[str]:
     # No torch: the training build of onnxruntime, where it finds it, takes seconds to import it.
-    program = "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"
+    program = "import sys; sys.modules['torch'] = None; from deco_runtime.commands.run import main; main()"
     usual = ["--bundle", str(bundle), "--engine", "portable", "--state", str(state)]
     recipe = [] if "--recipe" in more else QUICK
     return [sys.executable, "-c", program, *usual, *recipe, *more]

@@ -17,7 +17,7 @@ from typing import Any
 import deco_runtime
 import numpy as np
 import pytest
-from deco_runtime.reading import ALWAYS_FINE, check_archive, parse_json, read_bytes, read_npy, read_npz
+from deco_runtime.storage.untrusted import ALWAYS_FINE, check_archive, parse_json, read_bytes, read_npy, read_npz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -194,12 +194,12 @@ BOMBS = """
 import io, resource, sys, zipfile
 from pathlib import Path
 import numpy as np
-from deco_runtime.bundle import open_bundle
+from deco_runtime.storage.bundle import open_bundle
 from deco_runtime.errors import DecoError
-from deco_runtime.prepare import new_learner
-from deco_runtime.reading import read_npy, read_npz
-from deco_runtime.recipe import RECIPES
-from deco_runtime.state import load
+from deco_runtime.running.assemble import new_learner
+from deco_runtime.storage.untrusted import read_npy, read_npz
+from deco_runtime.learning.recipe import RECIPES
+from deco_runtime.storage.state import load
 folder, bundle = Path(sys.argv[1]), open_bundle(Path(sys.argv[2]))
 fresh = {name: new_learner(bundle, None, recipe, seed=0) for name, recipe in RECIPES.items()}
 pages = int(Path("/proc/self/statm").read_text().split()[0])

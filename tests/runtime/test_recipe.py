@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from deco_runtime.errors import UsageError
-from deco_runtime.recipe import CHOICES, LARGEST, MOST, RECIPES, SHARED, Recipe, named, override, settable
+from deco_runtime.learning.recipe import CHOICES, LARGEST, MOST, RECIPES, SHARED, Recipe, named, override, settable
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import deco_runtime
 import pytest
 from deco_runtime.doctor.findings import Finding, as_json
-from deco_runtime.events import EventLog
-from deco_runtime.redact import redact
+from deco_runtime.telemetry.event_log import EventLog
+from deco_runtime.telemetry.redact import redact
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(deco_runtime.__file__).parents[1]), "COLUMNS": "120"}
-PROGRAM = "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"
+PROGRAM = "import sys; sys.modules['torch'] = None; from deco_runtime.commands.run import main; main()"
 
 SHOWN = {
     # user and password before the host, with what people put into passwords

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
-from deco_runtime.regression import Start, Statistics, add, mixed, scores, share, solve
+from deco_runtime.learning.regression import Start, Statistics, add, mixed, scores, share, solve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -15,14 +15,15 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from deco_runtime import choose, device
-from deco_runtime import engine as engines
-from deco_runtime import state as states
-from deco_runtime.bundle import open_bundle
-from deco_runtime.events import EventLog
-from deco_runtime.process import Report
-from deco_runtime.resources import Limits, Resources
-from deco_runtime.view import View
+from deco_runtime.engines import autoselect, registry
+from deco_runtime.host import machine as device
+from deco_runtime.host import threads
+from deco_runtime.host.job import Report
+from deco_runtime.running.limits import Limits, Resources
+from deco_runtime.storage import state as states
+from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.telemetry.event_log import EventLog
+from deco_runtime.telemetry.terminal_view import View
 from fake_engine import fresh
 from mjpeg_server import mjpeg_server
 from processes import events, started, wait_for
@@ -31,10 +32,10 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 PROGRAM = """
 import functools, pathlib, sys
 sys.modules["torch"] = None  # the training build of onnxruntime, where it finds it, takes seconds to import it
-from deco_runtime import resources
+from deco_runtime.running import limits as resources
 if root := sys.argv.pop(1):
     resources.Limits = functools.partial(resources.Limits, root=pathlib.Path(root))
-from deco_runtime.cli import main
+from deco_runtime.commands.run import main
 main()
 """
 QUICK = ("segment=16", "retrain_interval=2", "retrain_epochs=3", "iterations=2")
@@ -276,16 +277,16 @@ def test_work_that_the_system_refuses_memory_is_given_up(tmp_path: Path) -> None
 
 @pytest.fixture
 def one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "_limit", None)  # and what the test sets is undone
-    engines.limit_threads(1)
+    monkeypatch.setattr(threads, "_limit", None)  # and what the test sets is undone
+    threads.limit_threads(1)
 
 
 @pytest.mark.parametrize("name", ["portable", "ort-training", "openvino"])
 def test_threads_reach_the_engine(name: str, one: None, bundle_path: Path) -> None:
     bundle = open_bundle(bundle_path)
-    if reason := engines.engines()[name].unusable(bundle):
+    if reason := registry.engines()[name].unusable(bundle):
         pytest.skip(reason)
-    opened: Any = engines.open_engine(bundle, name)
+    opened: Any = registry.open_engine(bundle, name)
     opened.predict(bundle.weights(), np.zeros((1, *bundle.image_shape), np.float32))
     graph = opened._opened("predict")
     if name == "openvino":
@@ -296,19 +297,19 @@ def test_threads_reach_the_engine(name: str, one: None, bundle_path: Path) -> No
 
 def test_threads_are_those_of_the_timing(one: None, bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that times an engine is told of them, and times of another number are not taken."""
-    assert choose._machine("bundle", "condensation")["threads"] == 1
+    assert autoselect._machine("bundle", "condensation")["threads"] == 1
     told: list[dict[str, Any]] = []
-    monkeypatch.setattr(choose, "run_job", lambda job, limit, **arguments: told.append(arguments) or Report("died"))
-    assert choose._seconds(bundle_path, "portable", "condensation") is None
-    engines.limit_threads(99)
+    monkeypatch.setattr(autoselect, "run_job", lambda job, limit, **arguments: told.append(arguments) or Report("died"))
+    assert autoselect._seconds(bundle_path, "portable", "condensation") is None
+    threads.limit_threads(99)
     answers: list[dict[str, Any]] = []
-    choose.time_engine(lambda **content: answers.append(content), **told[0])
-    assert engines.threads() == 1
+    autoselect.time_engine(lambda **content: answers.append(content), **told[0])
+    assert threads.threads() == 1
     assert answers[0]["seconds"] > 0
 
 
 @LINUX
-@pytest.mark.skipif(engines.threads() < 2, reason="needs two processors")
+@pytest.mark.skipif(threads.threads() < 2, reason="needs two processors")
 def test_one_thread_is_fewer_than_two(bundle_path: Path, tmp_path: Path) -> None:
     """Counted by the system in a process that learns."""
     found = []

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.bundle import open_bundle
 from deco_runtime.engine import Engine
-from deco_runtime.learner import Learner
-from deco_runtime.recipe import Recipe
-from deco_runtime.retrain import retrain, sgd_step
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.retrain import retrain, sgd_step
+from deco_runtime.storage.bundle import open_bundle
 from deco_runtime.types import Floats, Ints
 from fake_engine import LinearEngine
 from hypothesis import given

@@ -17,15 +17,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from deco_runtime import state as states
-from deco_runtime.base import BaseLearner
-from deco_runtime.bundle import open_bundle
+from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.storage import state as states
+from deco_runtime.storage.bundle import open_bundle
 from fake_engine import fresh
 from mjpeg_server import mjpeg_server, numbered
 from processes import events, started, wait_for
 
 # No torch: the training build of onnxruntime, where it finds it, takes seconds to import it.
-COMMAND = [sys.executable, "-c", "import sys; sys.modules['torch'] = None; from deco_runtime.cli import main; main()"]
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; sys.modules['torch'] = None; from deco_runtime.commands.run import main; main()",
+]
 QUICK = ["segment=16", "retrain_interval=2", "retrain_epochs=3", "iterations=2"]
 PLUS = ["segment=16", "retrain_interval=2"]
 both_recipes = pytest.mark.parametrize(("name", "recipe"), [("paper", QUICK), ("deco+", PLUS)])
@@ -109,7 +113,7 @@ def test_demo_learns_scores_and_reports(name: str, recipe: list[str], bundle_pat
 
 
 def test_both_engines_learn_the_same(bundle_path: Path, tmp_path: Path) -> None:
-    from deco_runtime.engine import engines
+    from deco_runtime.engines.registry import engines
 
     if reason := engines()["ort-training"].unusable(open_bundle(bundle_path)):
         pytest.skip(reason)

@@ -10,12 +10,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.errors import DataError
-from deco_runtime.folder import fingerprint, read_image
+from deco_runtime.pictures.folder import fingerprint, read_image
 from deco_runtime.preprocess import normalise
-from deco_runtime.scoring import Scorer, read_test_folder
+from deco_runtime.running.scoring import Scorer, read_test_folder
 from deco_runtime.sources.images import Images
+from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Floats
 
 

@@ -11,16 +11,20 @@ from pathlib import Path
 
 import pytest
 from bundles import without
-from deco_runtime import service
-from deco_runtime.bundle_files import pack
+from deco_runtime.commands import install_service as service
+from deco_runtime.commands.install_service import Service, install_service, unit, word
 from deco_runtime.errors import BundleError, DecoError, StateError, UsageError
-from deco_runtime.service import Service, install_service, unit, word
+from deco_runtime.storage.bundle_files import pack
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="systemd runs on Linux")
 
-PROGRAM = [sys.executable, "-c", "import sys; sys.argv[0] = 'deco-run'; from deco_runtime.cli import main; main()"]
+PROGRAM = [
+    sys.executable,
+    "-c",
+    "import sys; sys.argv[0] = 'deco-run'; from deco_runtime.commands.run import main; main()",
+]
 ODD = "a b%n$HOME\\x41\"d'é:;#"
 
 text = st.text(st.characters(exclude_categories=("C", "Z")) | st.just(" ")) | st.text(
@@ -83,7 +87,7 @@ def test_any_path_arrives_as_it_is(
     (command,) = values(made, "ExecStart")
     assert command[0] == ":"  # no $VARIABLES
     assert read(command[1:], c_escapes=True) == [
-        *(str(program), "-m", "deco_runtime.cli", "--bundle", str(bundle)),
+        *(str(program), "-m", "deco_runtime.commands.run", "--bundle", str(bundle)),
         *("--state", str(state or "/var/lib/deco"), "--video" if remote else "--camera", camera),
     ]
     binds = [read(value, c_escapes=False) for value in values(made, "BindReadOnlyPaths")]
@@ -208,7 +212,7 @@ def test_a_password_is_for_root_alone(bundle: Path, units: Path, capsys: pytest.
 
 
 def test_the_variable_is_the_option(bundle_path: Path) -> None:
-    program = "import sys; sys.argv[0] = 'deco-run'; from deco_runtime.cli import main; main()"
+    program = "import sys; sys.argv[0] = 'deco-run'; from deco_runtime.commands.run import main; main()"
     command = [sys.executable, "-c", program, "--bundle", str(bundle_path), "--no-learn"]
     given = {**os.environ, "DECO_RUN_VIDEO": "rtsp://user:Secret@127.0.0.1:9/x"}
     done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False)

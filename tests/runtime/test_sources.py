@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from deco_runtime import sources
 from deco_runtime.errors import DataError, SourceError, UsageError
-from deco_runtime.folder import fingerprint
+from deco_runtime.pictures.folder import fingerprint
 from deco_runtime.sources import SourceRequest, _playback, camera, images, video
-from deco_runtime.sources.images import recorded_order, stc_order
+from deco_runtime.sources.orders import recorded_order, stc_order
 from deco_runtime.types import Pixels
 from hypothesis import given, settings
 from hypothesis import strategies as st

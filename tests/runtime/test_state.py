@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deco_runtime import state as states
-from deco_runtime.base import BaseLearner
-from deco_runtime.bundle import Bundle, open_bundle
 from deco_runtime.errors import StateError
-from deco_runtime.guard import Guard, Kept
-from deco_runtime.state import COUNTS, CURRENT, PREVIOUS, LearnedState, hold, save
-from deco_runtime.state import load as load_like
+from deco_runtime.learning.guard import Guard, Kept
+from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.storage import state as states
+from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.state import COUNTS, CURRENT, PREVIOUS, LearnedState, hold, save
+from deco_runtime.storage.state import load as load_like
 from fake_engine import fresh
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.spatial.distance
-from deco_runtime.deco_plus import DecoPlus
-from deco_runtime.recipe import named
-from deco_runtime.regression import Start, Statistics, add, scores, solve
+from deco_runtime.learning.deco_plus import DecoPlus
+from deco_runtime.learning.recipe import named
+from deco_runtime.learning.regression import Start, Statistics, add, scores, solve
+from deco_runtime.learning.unknown import LARGEST, RIDGE, Known, odds
 from deco_runtime.types import Floats, Ints, Segment
-from deco_runtime.unknown import LARGEST, RIDGE, Known, odds
 from fake_engine import LinearEngine
 
 CLASSES, SIZE = 4, 12

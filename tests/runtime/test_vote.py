@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from deco_runtime.recipe import Recipe
+from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.vote import active_classes, pseudo_label, targets, vote
 from deco_runtime.types import Floats, Ints, Segment
-from deco_runtime.vote import active_classes, pseudo_label, targets, vote
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst

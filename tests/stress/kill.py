@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from deco_runtime import state as states
-from deco_runtime.base import BaseLearner
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.engine import open_engine
-from deco_runtime.prepare import new_learner
-from deco_runtime.recipe import named
+from deco_runtime.engines.registry import open_engine
+from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.learning.recipe import named
+from deco_runtime.running.assemble import new_learner
+from deco_runtime.storage import state as states
+from deco_runtime.storage.bundle import Bundle, open_bundle
 from figures import publish
 
 SEGMENTS = 60
@@ -46,7 +46,7 @@ def start(bundle: Path, recipe: str, state: Path, events: Path, segments: int) -
     settings = [word for setting in RECIPES[recipe] for word in ("--set", setting)]
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "deco_runtime.cli", "--bundle", str(bundle), "--engine", "portable"),
+            *(sys.executable, "-m", "deco_runtime.commands.run", "--bundle", str(bundle), "--engine", "portable"),
             *("--video", str(bundle / "demo" / "stream.avi")),  # as --demo, but scored on nothing
             *("--state", str(state), "--events", str(events), "--save-every", "0"),
             *("--max-segments", str(segments), "--recipe", recipe, *settings),

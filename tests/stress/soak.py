@@ -24,7 +24,7 @@ from typing import Any
 
 import click
 import numpy as np
-from deco_runtime.bundle import open_bundle
+from deco_runtime.storage.bundle import open_bundle
 from figures import publish
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
@@ -42,7 +42,7 @@ def start(bundle: Path, url: str, place: Path, share: int) -> subprocess.Popen[b
     settings = [word for setting in RECIPE for word in ("--set", setting)]
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "deco_runtime.cli", "--bundle", str(bundle), "--engine", "portable"),
+            *(sys.executable, "-m", "deco_runtime.commands.run", "--bundle", str(bundle), "--engine", "portable"),
             *("--video", url, "--state", str(place / "state"), "--events", str(place / "events"), "--save-every", "30"),
             *("--cpu-share", str(share), "--threads", "1", "--memory-limit", "2000", *settings),
         ],

@@ -14,12 +14,14 @@ import onnx
 import onnxruntime
 import torch
 from deco_export.onnx_graph import IR_VERSION, OPSET
-from deco_runtime.condense import match_gradients
-from deco_runtime.engine import EXACT, Engine, open_engine, threads
-from deco_runtime.learner import Learner
-from deco_runtime.retrain import retrain
+from deco_runtime.engine import EXACT, Engine
+from deco_runtime.engines.registry import open_engine
+from deco_runtime.host.threads import threads
+from deco_runtime.learning.condense import match_gradients
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.retrain import retrain
+from deco_runtime.learning.vote import targets
 from deco_runtime.types import Floats
-from deco_runtime.vote import targets
 
 from deco_benchmarks.bench import torch_side
 from deco_benchmarks.bench.child import Progress

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from deco_runtime import device
-from deco_runtime.engine import threads
+from deco_runtime.host import machine as device
+from deco_runtime.host.threads import threads
 
 FLAGS = (
     "neon", "asimd", "asimdhp", "asimddp", "fphp", "sve", "sve2", "i8mm", "bf16",

@@ -9,10 +9,11 @@ from importlib import util
 from pathlib import Path
 
 import click
-from deco_runtime.engine import engines
+from deco_runtime.commands.terminal import exit_with, progress_bars
+from deco_runtime.engines.registry import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
-from deco_runtime.recipe import RECIPES
-from deco_runtime.terminal import exit_with, progress_bars, say
+from deco_runtime.learning.recipe import RECIPES
+from deco_runtime.telemetry.console import say
 from rich.console import Console
 
 from deco_benchmarks.bench import result as results

@@ -15,11 +15,11 @@ from unittest import mock
 
 import numpy as np
 import onnxruntime
-from deco_runtime.bundle import BUFFER
 from deco_runtime.engine import EXACT, REPRESENTATION
 from deco_runtime.engines._micro_batches import MICRO_BATCH
 from deco_runtime.engines._sessions import session_options
 from deco_runtime.engines.portable import files
+from deco_runtime.storage.bundle import BUFFER
 
 from deco_benchmarks.bench.workload import Work, learn_and_update, open_work
 

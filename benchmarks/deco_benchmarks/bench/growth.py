@@ -75,7 +75,7 @@ def measure(width: int, engine: str, progress: Progress) -> dict[str, Any]:
 def segment_of_one_class(path: Path, progress: Callable[..., None], engine: str, segment: int) -> dict[str, Any]:
     """Job: seconds that a segment takes, all its iterations, and the process's peak memory without its images."""
     import numpy as np
-    from deco_runtime.device import peak_memory_mb
+    from deco_runtime.host.machine import peak_memory_mb
     from deco_runtime.types import Segment
 
     from deco_benchmarks.bench.workload import open_work

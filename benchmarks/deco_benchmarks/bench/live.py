@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deco_runtime.base import BaseLearner
 from deco_runtime.errors import DecoError
+from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.running.learner_thread import Cancelled
 from deco_runtime.types import Segment
-from deco_runtime.worker import Cancelled
 
 from deco_benchmarks.bench.child import Progress
 from deco_benchmarks.bench.timing import Quantity, effort, p99, stopwatch

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from deco_runtime.errors import DecoError
-from deco_runtime.scratch import nameless
+from deco_runtime.host.scratch import nameless
 
 from deco_benchmarks.bench.child import Progress
 

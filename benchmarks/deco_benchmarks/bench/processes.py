@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import deco_runtime.prepare  # noqa: F401  (what deco-run loads: OpenCV, the sources, the view)
-from deco_runtime import state
-from deco_runtime.bundle import open_bundle
-from deco_runtime.device import peak_memory_mb
-from deco_runtime.engine import by_preference, check_runtime, open_engine
-from deco_runtime.recipe import named
+import deco_runtime.running.assemble  # noqa: F401  (what deco-run loads: OpenCV, the sources, the view)
+from deco_runtime.engines.packages import check_runtime
+from deco_runtime.engines.registry import by_preference, open_engine
+from deco_runtime.host.machine import peak_memory_mb
+from deco_runtime.learning.recipe import named
+from deco_runtime.storage import state
+from deco_runtime.storage.bundle import open_bundle
 
 from deco_benchmarks.bench.child import Progress
 

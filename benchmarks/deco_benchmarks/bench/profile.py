@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.engine import threads
 from deco_runtime.engines._micro_batches import MICRO_BATCH
 from deco_runtime.engines.portable import files
 from deco_runtime.errors import UsageError
+from deco_runtime.host.threads import threads
+from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Floats
 
 from deco_benchmarks.bench import board

@@ -12,9 +12,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from deco_runtime.bundle import BUFFER, Bundle, open_bundle
 from deco_runtime.errors import RuntimeMissingError, UsageError
-from deco_runtime.recipe import named
+from deco_runtime.learning.recipe import named
+from deco_runtime.storage.bundle import BUFFER, Bundle, open_bundle
 
 from deco_benchmarks.bench import board, sizes
 from deco_benchmarks.bench.child import Progress

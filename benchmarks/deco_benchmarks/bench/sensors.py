@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from deco_runtime import device
+from deco_runtime.host import machine
 
 PI_FIRMWARE = {
     0: "under-voltage now",
@@ -36,7 +36,7 @@ def read_sensors(root: Path = Path("/")) -> dict[str, Any]:
 def _temperatures(root: Path) -> dict[str, float]:
     return {
         f"{zone.removeprefix('thermal_zone')} {kind}".strip(): celsius
-        for zone, kind, celsius in device.thermal_zones(root)
+        for zone, kind, celsius in machine.thermal_zones(root)
     }
 
 
@@ -54,10 +54,10 @@ def _throttling(root: Path) -> dict[str, Any]:
         if counts:
             found[f"x86_{kind}_events"] = int(max(counts))
     devices = root.glob("sys/class/thermal/cooling_device*")
-    steps = [_number(d / "cur_state") for d in devices if "cpufreq" in device.read_text(d / "type")]
+    steps = [_number(d / "cur_state") for d in devices if "cpufreq" in machine.read_text(d / "type")]
     if any(step is not None for step in steps):
         found["cpu_cooling_steps"] = int(sum(step or 0 for step in steps))
-    firmware = device.read_text(root / "sys/devices/platform/soc/soc:firmware/get_throttled")
+    firmware = machine.read_text(root / "sys/devices/platform/soc/soc:firmware/get_throttled")
     if not firmware and root == Path("/") and shutil.which("vcgencmd"):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             command = subprocess.run(["vcgencmd", "get_throttled"], capture_output=True, text=True, timeout=5)
@@ -75,6 +75,6 @@ def pi_throttling(text: str) -> list[str]:
 
 def _number(file: Path) -> float | None:
     try:
-        return float(device.read_text(file))
+        return float(machine.read_text(file))
     except ValueError:
         return None

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from unittest import mock
 
 import numpy as np
-from deco_runtime import condense, state
 from deco_runtime.engine import REPRESENTATION, Engine
-from deco_runtime.learner import Learner
-from deco_runtime.retrain import retrain
-from deco_runtime.vote import vote
+from deco_runtime.learning import condense
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.retrain import retrain
+from deco_runtime.learning.vote import vote
+from deco_runtime.storage import state
 
 from deco_benchmarks.bench.child import Progress
 from deco_benchmarks.bench.timing import WARM_UP, Effort, Quantity, effort, milliseconds, quantity, repeat, stopwatch

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deco_runtime.learner import Learner
+from deco_runtime.learning.deco import Learner
 
 from deco_benchmarks.bench.board import load
 from deco_benchmarks.bench.child import Progress

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import deco_runtime.prepare  # noqa: F401  (OpenCV, the sources, the view: needed on torch as on engines)
+import deco_runtime.running.assemble  # noqa: F401  (OpenCV, the sources, the view: needed on torch as on engines)
 import numpy as np
 import torch
 from deco_export import models
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.condense import TINY
-from deco_runtime.device import peak_memory_mb
-from deco_runtime.engine import threads
 from deco_runtime.errors import BundleError
-from deco_runtime.recipe import Recipe, named
+from deco_runtime.host.machine import peak_memory_mb
+from deco_runtime.host.threads import threads
+from deco_runtime.learning.condense import TINY
+from deco_runtime.learning.recipe import Recipe, named
+from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Floats
 from torch import nn
 from torch.nn.functional import cosine_similarity, log_softmax

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from deco_runtime.base import BaseLearner
-from deco_runtime.bundle import Bundle, open_bundle
-from deco_runtime.engine import Engine, open_engine
-from deco_runtime.prepare import L, condensing, new_learner
-from deco_runtime.recipe import Recipe, named
+from deco_runtime.engine import Engine
+from deco_runtime.engines.registry import open_engine
+from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.learning.recipe import Recipe, named
+from deco_runtime.running.assemble import L, condensing, new_learner
+from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Floats, Segment
 
 

@@ -16,13 +16,13 @@ from typing import Protocol
 
 import numpy as np
 from deco_export.initial_buffer import pick_per_class
-from deco_runtime.base import BaseLearner, SegmentReport
-from deco_runtime.buffer import CondensedBuffer
 from deco_runtime.engine import Engine
-from deco_runtime.initialise import Parameter
-from deco_runtime.learner import Learner
-from deco_runtime.recipe import Recipe
-from deco_runtime.regression import Start
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.learner import BaseLearner, SegmentReport
+from deco_runtime.learning.random_model import Parameter
+from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.regression import Start
 from deco_runtime.types import Batches, Floats, Ints, Segment
 
 

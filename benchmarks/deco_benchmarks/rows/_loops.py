@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from deco_runtime.condense import Condensation
-from deco_runtime.learner import Learner
-from deco_runtime.retrain import sgd_step
+from deco_runtime.learning.condense import Condensation
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.retrain import sgd_step
 
 
 class InnerLoop(Learner):

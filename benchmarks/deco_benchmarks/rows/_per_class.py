@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.condense import Condensed
-from deco_runtime.learner import Learner
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.condense import Condensed
+from deco_runtime.learning.deco import Learner
 from deco_runtime.types import Floats, Ints
 
 from deco_benchmarks.rows import LearnerRow, Setup

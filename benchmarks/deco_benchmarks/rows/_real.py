@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.condense import Condensed
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.condense import Condensed
 from deco_runtime.types import Floats, Ints
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from deco_runtime.condense import Condensed
+from deco_runtime.learning.condense import Condensed
 from deco_runtime.types import Floats, Ints
 
 from deco_benchmarks.rows import LearnerRow, Row, Setup

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deco_runtime.deco_plus import DecoPlus
+from deco_runtime.learning.deco_plus import DecoPlus
 
 from deco_benchmarks.rows import LearnerRow, Row, Setup
 

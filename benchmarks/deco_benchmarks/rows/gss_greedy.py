@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from deco_runtime.condense import TINY, Condensed
-from deco_runtime.learner import Learner
+from deco_runtime.learning.condense import TINY, Condensed
+from deco_runtime.learning.deco import Learner
 from deco_runtime.types import Floats, Ints
 from scipy.special import softmax
 

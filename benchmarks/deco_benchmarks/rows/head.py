@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from deco_runtime.base import RetrainReport, seen_once
-from deco_runtime.condense import Condensed
-from deco_runtime.learner import Learner
+from deco_runtime.learning.condense import Condensed
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.learner import RetrainReport, seen_once
 from deco_runtime.types import Batches, Check, Floats, Ints
 
 from deco_benchmarks.rows import LearnerRow, Row, Setup

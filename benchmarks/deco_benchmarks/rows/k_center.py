@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.condense import Condensed
-from deco_runtime.learner import Learner
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.condense import Condensed
+from deco_runtime.learning.deco import Learner
 from deco_runtime.types import Floats, Ints
 
 from deco_benchmarks.rows import LearnerRow, Row, Setup

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from deco_runtime.base import SegmentReport
-from deco_runtime.learner import Learner
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.learner import SegmentReport
 from deco_runtime.types import Segment
 
 from deco_benchmarks.rows import LearnerRow, Row, Setup

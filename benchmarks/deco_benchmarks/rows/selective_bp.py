@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from deco_runtime.buffer import CondensedBuffer
-from deco_runtime.condense import Condensed
-from deco_runtime.learner import Learner
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.condense import Condensed
+from deco_runtime.learning.deco import Learner
 from deco_runtime.types import Floats, Ints
 from scipy.special import log_softmax
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from deco_runtime.base import SegmentReport
-from deco_runtime.learner import Learner
-from deco_runtime.retrain import sgd_step
+from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.learner import SegmentReport
+from deco_runtime.learning.retrain import sgd_step
+from deco_runtime.learning.vote import targets
 from deco_runtime.types import Segment
-from deco_runtime.vote import targets
 
 from deco_benchmarks.rows import LearnerRow, Row, Setup
 from deco_benchmarks.rows.frozen import Idle

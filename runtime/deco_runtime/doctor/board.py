@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from deco_runtime import device
 from deco_runtime.doctor.findings import Finding
+from deco_runtime.host import machine as device
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
 """The first that pyproject.toml allows, the last that the project is tested with."""

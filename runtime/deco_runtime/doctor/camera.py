@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from deco_runtime.doctor.findings import Finding
-from deco_runtime.process import run_job
+from deco_runtime.host.job import run_job
 from deco_runtime.sources import BLACK, PLAIN
 
 PATIENCE_S = 30.0

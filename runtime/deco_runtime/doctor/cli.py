@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
+from deco_runtime.commands.terminal import exit_with
 from deco_runtime.doctor import board, camera, disk, graphs, pieces
 from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
-from deco_runtime.terminal import exit_with
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

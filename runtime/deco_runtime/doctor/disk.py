@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from deco_runtime.child import Answer
 from deco_runtime.doctor.findings import Finding
-from deco_runtime.process import run_job
+from deco_runtime.host.job import run_job
+from deco_runtime.host.job_child import Answer
 
 WRITE_S = 60.0
 SLOW_S = 2.0

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import click
 
-from deco_runtime.redact import redact
+from deco_runtime.telemetry.redact import redact
 
 Level = Literal["OK", "WARN", "FAIL"]
 COLOURS: dict[Level, str] = {"OK": "green", "WARN": "yellow", "FAIL": "red"}

@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deco_runtime.child import Answer
 from deco_runtime.doctor.findings import Finding, Level
-from deco_runtime.process import Report, run_job
+from deco_runtime.host.job import Report, run_job
+from deco_runtime.host.job_child import Answer
 
 if TYPE_CHECKING:
-    from deco_runtime.bundle import Bundle
+    from deco_runtime.storage.bundle import Bundle
 
 BUNDLE_S = 120.0
 """Seconds for reading and hashing the bundle."""
@@ -112,9 +112,9 @@ def describe(answer: Answer, path: str) -> None:
     condensed: whether it has condensed images.
     state_bytes: what learned state will take on the disk, each of up to three files.
     """
-    from deco_runtime.bundle import BUFFER, open_bundle
-    from deco_runtime.engine import by_preference
-    from deco_runtime.golden import INPUTS
+    from deco_runtime.engines.golden import INPUTS
+    from deco_runtime.engines.registry import by_preference
+    from deco_runtime.storage.bundle import BUFFER, open_bundle
 
     bundle = open_bundle(Path(path))
     there = [graph for graph in INPUTS if f"graphs/{graph}.onnx" in bundle.files]
@@ -140,9 +140,9 @@ def _state_bytes(bundle: Bundle) -> int:
 
 def run_graphs(answer: Answer, path: str, engine: str, graphs: list[str]) -> None:
     """Job: run these graphs on their golden inputs, one after the other, each announced before it starts."""
-    from deco_runtime.bundle import open_bundle
-    from deco_runtime.engine import open_engine
-    from deco_runtime.golden import KINKED, TOLERANCE, compare, read_golden
+    from deco_runtime.engines.golden import KINKED, TOLERANCE, compare, read_golden
+    from deco_runtime.engines.registry import open_engine
+    from deco_runtime.storage.bundle import open_bundle
 
     bundle = open_bundle(Path(path))
     opened, theta = open_engine(bundle, engine), bundle.weights()

@@ -12,10 +12,10 @@ from importlib import import_module, util
 from platform import machine
 from typing import Any
 
-from deco_runtime.child import Answer
+from deco_runtime.commands.terminal import HEADLESS
 from deco_runtime.doctor.findings import Finding, Level
-from deco_runtime.process import Report, run_job
-from deco_runtime.terminal import HEADLESS
+from deco_runtime.host.job import Report, run_job
+from deco_runtime.host.job_child import Answer
 
 IMPORT_S = 60.0
 """Seconds an import may take: minutes would be a hang even from a slow card."""
@@ -124,7 +124,7 @@ def import_piece(answer: Answer, module: str) -> None:
     """
     started = time.monotonic()
     if module == "onnxruntime":
-        from deco_runtime.engine import check_runtime
+        from deco_runtime.engines.packages import check_runtime
 
         check_runtime()  # its sentences are those of deco-run
     found = import_module(module)
@@ -152,7 +152,7 @@ def _try_cv2(answer: Answer, cv2: Any) -> None:
 
 
 def _try_onnxruntime(answer: Answer, onnxruntime: Any) -> None:
-    from deco_runtime.engine import runtime_packages
+    from deco_runtime.engines.packages import runtime_packages
 
     answer(figures={"packages": runtime_packages(), "providers": onnxruntime.get_available_providers()})
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from deco_runtime import sources
-from deco_runtime.child import Answer
 from deco_runtime.errors import SourceError
+from deco_runtime.host.job_child import Answer
 from deco_runtime.types import Notice, Pixels
 
 

@@ -1,1 +1,1 @@
-"""Engines: one file each, found by name."""
+"""Engines: one file each, found by its NAME; and who takes which of them."""

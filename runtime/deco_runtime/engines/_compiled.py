@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import openvino
 
-from deco_runtime.engine import REPRESENTATION, threads
+from deco_runtime.engine import REPRESENTATION
 from deco_runtime.engines._micro_batches import MICRO_BATCH, MicroBatchEngine
+from deco_runtime.host.threads import threads
 from deco_runtime.types import Floats
 
 if TYPE_CHECKING:
-    from deco_runtime.bundle_files import Root
+    from deco_runtime.storage.bundle_files import Root
 
 WEIGHTS = ("theta", "v")
 """Inputs with one value per weight; all others have one per image."""

@@ -14,7 +14,7 @@ from deco_runtime.errors import BundleError, first_line
 from deco_runtime.types import Floats
 
 if TYPE_CHECKING:
-    from deco_runtime.bundle_files import Root
+    from deco_runtime.storage.bundle_files import Root
 
 MICRO_BATCH = 8
 """Images per run of a graph: the gradient is a sum, and small batches stay in the cache and keep the memory small."""

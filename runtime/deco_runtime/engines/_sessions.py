@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnxruntime
 
-from deco_runtime.engine import threads
 from deco_runtime.engines._micro_batches import MicroBatchEngine
+from deco_runtime.host.threads import threads
 from deco_runtime.types import Floats
 
 

@@ -9,8 +9,8 @@ from deco_runtime.engine import Engine
 from deco_runtime.engines.portable import files
 
 if TYPE_CHECKING:
-    from deco_runtime.bundle import Bundle
-    from deco_runtime.bundle_files import Root
+    from deco_runtime.storage.bundle import Bundle
+    from deco_runtime.storage.bundle_files import Root
 
 NAME = "openvino"
 PRECISION = "fp32"

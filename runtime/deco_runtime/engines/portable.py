@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from deco_runtime.engine import EXACT, REPRESENTATION, Engine
 
 if TYPE_CHECKING:
-    from deco_runtime.bundle import Bundle
-    from deco_runtime.bundle_files import Root
+    from deco_runtime.storage.bundle import Bundle
+    from deco_runtime.storage.bundle_files import Root
 
 NAME = "portable"
 PRECISION = "fp32"

@@ -1,6 +1,6 @@
 """Frame sources. A new one is one new file in this folder, and no edit elsewhere.
 
-Every module here whose name does not start with `_` defines
+Every module here that has an OPTION is a source. It defines
 
     OPTION: click.Option                                             how the command line asks for it
     open_source(value: Any, request: SourceRequest) -> FrameSource   value: what the user gave to OPTION
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from deco_runtime.bundle_files import Root
+    from deco_runtime.storage.bundle_files import Root
     from deco_runtime.types import Frame, Notice
 
 Order = Literal["stc", "recorded"]
 ORDERS: tuple[Order, ...] = get_args(Order)
-"""In which order a folder is streamed: `images.stc_order`, or `images.recorded_order`."""
+"""In which order a folder is streamed, see `orders`."""
 
 BLACK = 16.0
 """99th percentile of a picture, of 0 … 255, below which it is black: what video calls black, or a lens cap."""
@@ -101,4 +101,4 @@ def discover() -> dict[str, ModuleType]:
     """All source modules by the parameter name of their OPTION ("camera" for `--camera`), sorted by it."""
     names = [info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")]
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
-    return dict(sorted((module.OPTION.name, module) for module in modules))
+    return dict(sorted((module.OPTION.name, module) for module in modules if hasattr(module, "OPTION")))

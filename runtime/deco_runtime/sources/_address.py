@@ -19,7 +19,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from deco_runtime.errors import SourceError
-from deco_runtime.redact import redact
+from deco_runtime.telemetry.redact import redact
 
 ASK_S = 4.0
 """Seconds that asking may take."""

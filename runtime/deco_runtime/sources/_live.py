@@ -8,10 +8,10 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from deco_runtime.errors import SourceError
-from deco_runtime.redact import redact
 from deco_runtime.sources import _address
 from deco_runtime.sources._faults import Inspector
 from deco_runtime.sources._process import CaptureProcess
+from deco_runtime.telemetry.redact import redact
 from deco_runtime.types import Frame, Notice
 
 START_S = 60.0

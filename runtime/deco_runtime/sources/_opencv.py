@@ -7,8 +7,8 @@ import os
 import cv2
 
 from deco_runtime.errors import SourceError
-from deco_runtime.folder import silence_opencv
-from deco_runtime.pictures import decode_jpeg
+from deco_runtime.pictures.decode import decode_jpeg
+from deco_runtime.pictures.folder import silence_opencv
 from deco_runtime.types import Pixels
 
 # FFmpeg prints a line for every damaged packet; read by OpenCV when it first uses FFmpeg. −8 is AV_LOG_QUIET.

@@ -11,8 +11,8 @@ from typing import Any
 
 import cv2
 
-from deco_runtime.containers import jpeg_size
 from deco_runtime.errors import SourceError
+from deco_runtime.pictures.containers import jpeg_size
 from deco_runtime.sources._opencv import MJPG, deliver_jpegs, open_stream, refuse_no_text, to_picture
 from deco_runtime.types import Frame
 

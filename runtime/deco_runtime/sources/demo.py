@@ -24,7 +24,7 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
     """Play demo/stream.avi of the bundle. Raises SourceError if the bundle carries no stream."""
     import numpy as np
 
-    from deco_runtime.reading import read_npy
+    from deco_runtime.storage.untrusted import read_npy
 
     root = request.bundle
     stream, labels = root.joinpath("demo", "stream.avi"), root.joinpath("demo", "labels.npy")

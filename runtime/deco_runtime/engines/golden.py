@@ -1,0 +1,166 @@
+"""The bundle's golden values on the machine at hand: does each graph give here what torch gave at the export?"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from deco_runtime.engine import EXACT, REPRESENTATION, Engine
+from deco_runtime.errors import BundleError, DecoError, first_line
+from deco_runtime.storage.bundle import Bundle
+from deco_runtime.types import Floats
+
+TOLERANCE = 1e-3
+"""Largest allowed ‖found − golden‖∞ / ‖golden‖∞. The export allows a tenth of it between torch and ONNX Runtime on one
+machine; another processor adds up in another order. A wrong kernel is off by far more."""
+KINKED = 2e-2
+"""Largest allowed ‖found − expected‖₂ / ‖expected‖₂ of gradients beyond the tolerance, here and in deco-export: among
+millions of units some always sit within rounding of a ReLU's kink, where either side is right, and each changes the
+gradient where it looks, by up to 0.01 in all at 224 pixels."""
+
+REDUCED = 0.2
+"""Largest allowed ‖found − expected‖₂ / ‖expected‖₂ of gradients in bf16 or fp16: with 8 bits of a mantissa a tenth is
+usual for a trained model of three layers, while a wrong kernel is off by the whole."""
+
+LEARNS_WITH = {None: (), "condensation": ("weight_gradient",), "regression": (REPRESENTATION,)}
+"""The graph whose golden values are checked at the start of a run, by `Recipe.method`; None: nothing is learned."""
+INPUTS = {
+    "predict": ("x",),
+    "weight_gradient": ("x", "t"),
+    "input_gradient": ("x", "t"),
+    "feature_gradient": ("x", "u"),
+    EXACT: ("x", "t", "v"),
+    REPRESENTATION: ("x",),
+}
+"""Golden inputs of each graph, in the order of the engine's call."""
+OUTPUTS = {
+    "predict": ("logits", "features"),
+    "weight_gradient": ("loss", "weight_gradient"),
+    "input_gradient": ("input_gradient",),
+    "feature_gradient": ("feature_gradient",),
+    EXACT: (EXACT,),
+    REPRESENTATION: (REPRESENTATION, "votes"),
+}
+"""Golden values of what each call returns."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One graph against its golden values.
+
+    error, l2: ‖found − golden‖ / ‖golden‖ in the largest element and in the Euclidean norm, of the worst output;
+        not finite where the graph's values are not.
+    agrees: within TOLERANCE, or a gradient within KINKED. images: N of the golden batch.
+    first_s, again_s: seconds of the first call, which opens the graph, and of the second.
+    """
+
+    graph: str
+    error: float
+    l2: float
+    agrees: bool
+    images: int
+    first_s: float
+    again_s: float
+
+
+def golden_check(bundle: Bundle, engine: Engine, method: str | None) -> str | None:
+    """Why the engine's graphs are not to be trusted on this machine, as a sentence; None when they are.
+
+    Runs predict and, for what a recipe of this `method` learns with, one graph more on the golden inputs, as far as the
+    bundle has values for them. Raises BundleError when these are malformed.
+    """
+    theta = bundle.weights()
+    for graph in ("predict", *LEARNS_WITH[method]):
+        golden = read_golden(bundle, graph)
+        if golden is None:
+            continue
+        try:
+            found = compare(engine, graph, theta, golden, again=False)
+        except (DecoError, MemoryError):
+            raise
+        except Exception as error:  # runtimes raise classes of their own when a kernel fails
+            words = f"fails with: {first_line(error)}"
+        else:
+            if found.agrees:
+                continue
+            words = f"is off by {found.error:.1e} of the largest"
+        return (
+            f"expected the graph {graph} of {bundle.path} to give its golden values on this machine, but with --engine "
+            f"{engine.name} it {words}; see deco-doctor --bundle {bundle.path}, and try another --engine or version of "
+            "its runtime"
+        )
+    return None
+
+
+def read_golden(bundle: Bundle, graph: str) -> dict[str, Floats] | None:
+    """The golden inputs and outputs of one graph; None where the bundle, from an earlier version, lacks any.
+
+    Raises BundleError for arrays of other types or shapes than the graph's.
+    """
+    names = {*INPUTS[graph], *OUTPUTS[graph]}
+    golden = bundle.golden(names)  # the gradients are as large as the weights: a start reads only what it needs
+    if golden.keys() != names:
+        return None
+    n = len(golden["x"]) if golden["x"].ndim else 0
+    classes, weights = len(bundle.classes), bundle.weight_count
+    shapes: dict[str, tuple[int, ...]] = {
+        "x": (n, *bundle.image_shape),
+        "t": (n, classes),
+        "u": (n, bundle.features),
+        "v": (weights,),
+        "logits": (n, classes),
+        "features": (n, bundle.features),
+        "votes": (n, classes),
+        "loss": (),
+        "weight_gradient": (weights,),
+    }
+    if graph == REPRESENTATION:
+        shapes[graph] = (n, len(bundle.regression().statistics.b) - 1)
+    for name, array in golden.items():
+        shape = shapes.get(name, (n, *bundle.image_shape))
+        if array.dtype != np.float32 or array.shape != shape or n == 0:
+            raise _broken(bundle, f"{name} of float32 and shape {shape}, N ≥ 1")
+    return golden
+
+
+def compare(engine: Engine, graph: str, theta: Floats, golden: dict[str, Floats], again: bool = True) -> Comparison:
+    """Run one graph on its golden inputs, twice when `again` is set (else again_s is first_s).
+
+    Raises BundleError when the graph cannot be opened, and whatever the runtime raises when it cannot be run.
+    """
+    call = engine.represent if graph == REPRESENTATION else partial(getattr(engine, graph), theta)
+    inputs = [golden[name] for name in INPUTS[graph]]
+    started = time.monotonic()
+    result = call(*inputs)
+    first_s = again_s = time.monotonic() - started
+    if again:
+        started = time.monotonic()
+        result = call(*inputs)
+        again_s = time.monotonic() - started
+    values = result if isinstance(result, tuple) else (result,)
+    errors, agree = [], True
+    for name, value in zip(OUTPUTS[graph], values, strict=True):
+        error, l2 = (relative_error(np.asarray(value), golden[name], order) for order in (np.inf, 2))
+        errors.append((error, l2))
+        allowed = KINKED if engine.precision == "fp32" else REDUCED
+        agree &= error <= TOLERANCE or ("gradient" in name and l2 <= allowed)
+    worst = np.max(np.array(errors), axis=0)  # not max(): NaN must win
+    return Comparison(graph, float(worst[0]), float(worst[1]), agree, len(golden["x"]), first_s, again_s)
+
+
+def relative_error(found: Floats, expected: Floats, order: float = np.inf) -> float:
+    """‖found − expected‖ / ‖expected‖, of the largest element or, at order 2, of all; infinite where shapes differ."""
+    if found.shape != expected.shape:
+        return float("inf")
+    difference = (found.astype(np.float64) - expected).ravel()
+    norm = float(np.linalg.norm(difference, order))
+    return norm / max(float(np.linalg.norm(expected.astype(np.float64).ravel(), order)), 1e-30)
+
+
+def _broken(bundle: Bundle, expected: str) -> BundleError:
+    return BundleError(
+        f"expected {bundle.path / 'golden.npz'} to hold {expected}, but it does not; export the bundle again"
+    )

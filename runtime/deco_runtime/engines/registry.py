@@ -1,0 +1,100 @@
+"""The engines there are, which of them can run a bundle here, and the one to take."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from deco_runtime import engines as package
+from deco_runtime.engine import EXACT, REPRESENTATION, Engine
+from deco_runtime.engines.packages import check_runtime
+from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError
+
+if TYPE_CHECKING:
+    from deco_runtime.learning.recipe import Recipe
+    from deco_runtime.storage.bundle import Bundle
+    from deco_runtime.storage.bundle_files import Root
+
+
+class EngineModule(Protocol):
+    """What a file in `engines/` defines; adding an engine is adding such a file."""
+
+    NAME: str
+    PRECISION: str
+    PREFERENCE: int
+    """"auto" takes the usable engine with the highest, where `autoselect` has not timed them."""
+    unusable: Callable[[Bundle | None], str | None]
+    """Why this engine cannot run the bundle here, or any bundle for None, as a sentence; None when it can."""
+    load: Callable[[Root], Engine]
+    """Opens the graphs of the bundle whose files are there."""
+
+
+def engines() -> dict[str, EngineModule]:
+    """Every engine of the package `engines`, by name."""
+    modules = [
+        import_module(f"{package.__name__}.{info.name}")
+        for info in pkgutil.iter_modules(package.__path__)
+        if not info.name.startswith("_")
+    ]
+    return {module.NAME: module for module in modules if hasattr(module, "NAME")}
+
+
+def by_preference(bundle: Bundle, precision: str = "fp32") -> dict[str, str | None]:
+    """Names of all engines of this precision, the one that "auto" prefers first, with why it cannot run the bundle
+    here, or None."""
+    modules = sorted(engines().values(), key=lambda module: -module.PREFERENCE)
+    return {module.NAME: module.unusable(bundle) for module in modules if precision == module.PRECISION}
+
+
+def open_engine(bundle: Bundle, name: str = "auto", precision: str = "fp32") -> Engine:
+    """The engine `name`, or for "auto" the preferred one of this precision that is usable here.
+
+    Raises RuntimeMissingError when the runtime it needs is absent, doubled or unfit, UsageError for an unknown name.
+    """
+    check_runtime()
+    known = engines()
+    if name == "auto":
+        reasons = by_preference(bundle, precision)
+        name = next((each for each, reason in reasons.items() if reason is None), "")
+        if not name:
+            raise RuntimeMissingError("; ".join(reason for reason in reasons.values() if reason))
+    if name not in known:
+        raise UsageError(f"expected --engine auto or one of {', '.join(sorted(known))}, but found {name!r}")
+    reason = known[name].unusable(bundle)
+    if reason is not None:
+        raise RuntimeMissingError(reason)
+    return known[name].load(bundle.root)
+
+
+def check_recipe(bundle: Bundle, engine: Engine, recipe: Recipe) -> None:
+    """Raise BundleError where the recipe needs a graph that the bundle lacks, UsageError where the engine is not
+    precise enough for it."""
+    if recipe.method == "regression":
+        _check_regression(bundle, engine)
+        return
+    if engine.precision != "fp32" and recipe.matching == "gradient" and recipe.gradient == "finite-difference":
+        raise UsageError(
+            f"expected gradients in fp32 for gradient=finite-difference, which divides their rounding by 2ε, but "
+            f"--engine {engine.name} computes in {engine.precision}; add --set gradient=exact"
+        )
+    exact = recipe.matching == "gradient" and recipe.gradient == "exact"
+    if exact and f"graphs/{EXACT}.onnx" not in bundle.files:
+        raise BundleError(
+            f"expected a bundle with the graph {EXACT} for gradient=exact, but {bundle.path} was exported without it; "
+            "export it again with this version, or use gradient=finite-difference"
+        )
+
+
+def _check_regression(bundle: Bundle, engine: Engine) -> None:
+    if engine.precision != "fp32":
+        raise UsageError(
+            f"expected --precision fp32 with --recipe deco+, which computes no gradients, but found "
+            f"{engine.precision}; leave the option out"
+        )
+    if f"graphs/{REPRESENTATION}.onnx" not in bundle.files or "regression.npz" not in bundle.files:
+        raise BundleError(
+            f"expected a bundle with the graph {REPRESENTATION} and regression.npz for --recipe deco+, but "
+            f"{bundle.path} was exported without; export it again with this version, or use --recipe paper"
+        )

@@ -1,0 +1,98 @@
+"""When a run saves, what it reports of that, and how much it writes to the disk."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from deco_runtime.errors import StateError
+from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.running.resume import START, Place
+from deco_runtime.storage import state as states
+from deco_runtime.storage.bundle import Bundle
+from deco_runtime.telemetry.event_log import EventLog
+from deco_runtime.telemetry.terminal_view import View
+
+DAY_S = 86_400.0
+LONG_ENOUGH_S = 600.0
+"""A shorter run says nothing about a day: its start and its end weigh too much."""
+
+
+class Saver:
+    """Saves at most once in `every` seconds, and goes on when the disk refuses: a later save may work.
+
+    written: bytes given to the disk in this run, those of saves that failed left out.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        bundle: Bundle,
+        every: float,
+        events: EventLog,
+        view: View,
+        refused: bool = False,
+        there: states.LearnedState | None = None,
+    ) -> None:
+        """refused: whether it was said already that nothing can be saved. there: what the newest file holds."""
+        self._directory, self._bundle, self._every = directory, bundle, every
+        self._events, self._view = events, view
+        self._started = self._tried = time.monotonic()
+        self._refused = refused
+        self._there = _identity(there) if there else None
+        self.written = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether `every` seconds have passed since the last try, or since the start."""
+        return time.monotonic() - self._tried >= self._every
+
+    def save(self, learner: BaseLearner, source: str, place: Place = START) -> None:
+        """Save what is learned up to a place in a replayed source, unless the newest file holds just that: a
+        service that starts again and again because its camera is away must not wear out the card.
+
+        One event, and a line when saving turns bad or good again.
+        """
+        begun = time.monotonic()
+        snapshot = states.LearnedState.of(learner, self._bundle, source, place.frames, place.digest)
+        if _identity(snapshot) == self._there:
+            return
+        try:
+            size = states.save(self._directory, snapshot)
+        except StateError as error:
+            # Going on without saving is better than losing what was learned with the process.
+            self._tried = time.monotonic()
+            self._events.write("save", ok=False, reason=str(error))
+            if not self._refused:
+                self._view.line(f"warning: {error}")
+            self._refused = True
+            return
+        self._tried = time.monotonic()
+        self._there = _identity(snapshot)
+        self.written += size
+        self._events.write(
+            "save",
+            ok=True,
+            bytes=size,
+            seconds=self._tried - begun,
+            segment=learner.segments,
+            written=self.written,
+            per_day=self.per_day(),
+        )
+        if self._refused:
+            self._view.line(f"note: learned state can be saved again; {self._directory} has all that was learned")
+        self._refused = False
+
+    def per_day(self) -> float | None:
+        """Bytes a day at this run's pace so far; None for a run of less than LONG_ENOUGH_S."""
+        return per_day(self.written, time.monotonic() - self._started)
+
+
+def _identity(state: states.LearnedState) -> tuple[object, ...]:
+    """What tells two states of one directory apart: nothing is learned without a count going up."""
+    return tuple(state.counts.items()), state.source, state.position, state.digest
+
+
+def per_day(written: int, seconds: float) -> float | None:
+    """Bytes a day, from what was written in so many seconds; None where these are too few to tell."""
+    return written * DAY_S / seconds if seconds >= LONG_ENOUGH_S else None

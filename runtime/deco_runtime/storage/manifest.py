@@ -1,0 +1,142 @@
+"""manifest.json: what a bundle says of itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from deco_runtime.learning.random_model import KINDS, Parameter
+from deco_runtime.learning.recipe import Recipe
+from deco_runtime.preprocess import Preprocessing
+from deco_runtime.storage.bundle_files import MANIFEST, sha256
+
+SCHEMA = 2
+LARGEST_SIDE = 1024
+"""Pixels; what deco-export allows too. It decides how much memory a segment takes."""
+
+FILES = (
+    "inference.onnx",
+    *(f"graphs/{g}.onnx" for g in ("predict", "weight_gradient", "input_gradient", "feature_gradient")),
+    "weights.npy",
+    "golden.npz",
+    "trained_on.txt",
+)
+"""Files every bundle has; the manifest lists these and whatever else there is."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a bundle says of itself, checked.
+
+    made_with: how it came about: tool versions, model, data, seed, validation accuracy. files: SHA-256 of each.
+    """
+
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    parameters: tuple[Parameter, ...]
+    features: int
+    engines: tuple[str, ...]
+    recipe: Recipe
+    made_with: Mapping[str, Any]
+    files: Mapping[str, str]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """C, H, W of the network's input."""
+        return 3, self.preprocessing.size, self.preprocessing.size
+
+    @property
+    def weight_count(self) -> int:
+        """P, the length of θ."""
+        return sum(p.size for p in self.parameters)
+
+
+def write_manifest(
+    directory: Path,
+    classes: tuple[str, ...],
+    preprocessing: Preprocessing,
+    parameters: tuple[Parameter, ...],
+    features: int,
+    engines: tuple[str, ...],
+    recipe: Recipe,
+    made_with: Mapping[str, Any],
+) -> None:
+    """Write manifest.json over all files now in the directory; the last step of an export."""
+    files = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST)
+    content = {
+        "schema": SCHEMA,
+        "classes": list(classes),
+        "preprocessing": {
+            **asdict(preprocessing),
+            "colour": "RGB",
+            "resize": "largest centred square, area when shrinking, linear when enlarging",
+        },
+        "parameters": [asdict(p) for p in parameters],
+        "features": features,
+        "engines": list(engines),
+        "recipe": recipe.to_json(),
+        "made_with": dict(made_with),
+        "files": {p.relative_to(directory).as_posix(): sha256(p) for p in files},
+    }
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    # File names, and so classes, need not be text; what is not becomes \\udcXX, as JSON writes it.
+    (directory / MANIFEST).write_text(text, "utf-8", "backslashreplace")
+
+
+def parse(content: dict[str, Any]) -> Manifest:
+    """What a manifest's JSON object says.
+
+    Raises DecoError for a wrong recipe, and for anything else KeyError, TypeError, ValueError, AttributeError,
+    OverflowError or RecursionError.
+    """
+    how = content["preprocessing"]
+    preprocessing = Preprocessing(_size(how["size"], LARGEST_SIDE), _triple(how["mean"]), _triple(how["std"]))
+    if min(preprocessing.std) <= 0:
+        raise ValueError("std must be above 0")
+    parameters = []
+    offset = 0
+    for p in content["parameters"]:
+        kind, a, b = str(p["kind"]), float(p["a"]), float(p["b"])
+        parameter = Parameter(str(p["name"]), tuple(_size(d) for d in p["shape"]), int(p["offset"]), kind, a, b)
+        if parameter.offset != offset or kind not in KINDS or not (math.isfinite(a) and math.isfinite(b)):
+            raise ValueError(f"parameter {parameter.name!r}")
+        offset += parameter.size
+        parameters.append(parameter)
+    classes = tuple(str(c) for c in content["classes"])
+    if len(classes) < 2 or len(set(classes)) != len(classes):
+        raise ValueError("classes")
+    files = {str(k): str(v) for k, v in content["files"].items()}
+    for name in files:
+        if Path(name).is_absolute() or ".." in Path(name).parts or "\\" in name:
+            raise ValueError(f"file name {name!r}")
+    missing = [name for name in FILES if name not in files]
+    if missing:
+        raise ValueError(f"no hash of {missing[0]}")
+    recipe = Recipe.from_json(content["recipe"])
+    return Manifest(
+        classes,
+        preprocessing,
+        tuple(parameters),
+        _size(content["features"]),
+        tuple(str(e) for e in content["engines"]),
+        recipe,
+        dict(content["made_with"]),
+        files,
+    )
+
+
+def _size(value: Any, most: int = 2**31 - 1) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"size {value!r}")
+    return value
+
+
+def _triple(value: Any) -> tuple[float, float, float]:
+    a, b, c = (float(v) for v in value)
+    if not all(math.isfinite(v) for v in (a, b, c)):
+        raise ValueError(f"numbers {value!r}")
+    return a, b, c

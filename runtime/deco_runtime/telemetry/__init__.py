@@ -1,0 +1,1 @@
+"""What a run tells, and the ways out, none of which holds it up."""
