@@ -13,22 +13,28 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import click
 import numpy as np
 from deco_export.export import tool_versions
 from deco_export.images import Images
-from deco_export.representation import one_hot, represent
 from deco_runtime.commands.terminal import exit_with, progress_bars
 from deco_runtime.engines.registry import engines, open_engine
 from deco_runtime.errors import DataError
-from deco_runtime.learning.chain import LEAST_ALIKE, STARTS, alike, decode, in_common
-from deco_runtime.learning.regression import Start, Statistics, add, mixed, ridge, share, solve, spread, square
+from deco_runtime.learning import voter
+from deco_runtime.learning.chain import LEAST_ALIKE, STARTS, Decoded, alike, decode, in_common
+from deco_runtime.learning.deco_plus import DecoPlus
+from deco_runtime.learning.guard import Unguarded
+from deco_runtime.learning.recipe import MOST
+from deco_runtime.learning.regression import Start, Statistics, mixed, ridge, share, solve, spread, square
 from deco_runtime.learning.vote import log_softmax, softmax
+from deco_runtime.learning.voter import one_hot
 from deco_runtime.preprocess import normalise
+from deco_runtime.running.scoring import normalised
+from deco_runtime.running.stream import Stream
 from deco_runtime.storage.bundle import open_bundle
-from deco_runtime.types import Floats, Ints
+from deco_runtime.types import Floats, Ints, Observed, Pixels, Segment
 
 from deco_benchmarks import datasets, streams
 from deco_benchmarks.config import PRESETS, Config
@@ -117,6 +123,28 @@ VARIANTS = {
 }
 
 
+class Labelling(DecoPlus):
+    """`deco+` with votes of another kind; right: frames whose vote was."""
+
+    kind: ClassVar[Callable[[Votes], Voted]]
+    right = 0
+
+    def vote(self, segment: Segment) -> Decoded:
+        """As `kind` has it."""
+        phi, logits, it = segment.observed["phi"], segment.observed["logits"], self.voter
+        said = mixed(it.w, it.s, phi, logits, it.start) / np.float32(it.start.mixed_temperature)
+        network = log_softmax(logits / np.float32(it.start.network_temperature))
+        softer = alike(in_common(phi, spread(it.start.statistics)))
+        t, scene = type(self).kind(Votes(said, network, softer, segment.labels, self.scene))
+        self.right += int(np.count_nonzero(t.argmax(axis=1) == segment.labels))
+        return Decoded(t, 0.0, cast(Floats, scene), 0.0)
+
+
+def labelling(label: Callable[[Votes], Voted]) -> type[Labelling]:
+    """`deco+` with votes of this kind."""
+    return type("Labelling", (Labelling,), {"kind": staticmethod(label)})
+
+
 @click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--data", required=True, metavar="DIR|digits", help="As for deco-eval run.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Result, JSON.")
@@ -155,7 +183,8 @@ def ablate(
     and after it; after it also of the classes that came alone, and on clean images; and the share of its labels that
     were right."""
     bundle = open_bundle(bundle_path)
-    engine, how, start = open_engine(bundle, config.engine), bundle.preprocessing, bundle.regression()
+    engine, how, start = open_engine(bundle, config.engine), bundle.preprocessing, voter.start(bundle)
+    recipe = replace(recipe_of(config), retrain_interval=MOST)  # solved once, by each variant at the end
     spec, segment, weather = streams.parse(config.stream), recipe_of(config).segment, np.random.default_rng(config.seed)
     order = order_of(stream, config)
     count = len(order) // segment
@@ -170,38 +199,45 @@ def ablate(
         tests["accuracy_clean"] = clean
     if spec.classes:
         tests["accuracy_seen"] = last[streams.coming(last.labels, spec)]
-    represented = {name: (*represent(engine, images, how), images.labels) for name, images in tests.items()}
-    labels = {variant.label for variant in VARIANTS.values()}
-    learned, right = dict.fromkeys(labels, start.statistics), dict.fromkeys(labels, 0)
-    scenes: dict[Callable[[Votes], Voted], Floats | None] = dict.fromkeys(labels)
-    first = solve(start.statistics), share(start.statistics, start)
-    apart = spread(start.statistics)
+    kinds = {label: labelling(label) for label in {variant.label for variant in VARIANTS.values()}}
+    learners = {label: kind.open(bundle, engine, recipe, np.random.default_rng(0)) for label, kind in kinds.items()}
+    any_of_them = next(iter(learners.values()))
+
+    def observed(pixels: Pixels) -> Observed:
+        parts = [any_of_them.observe(x) for x in normalised(pixels, how, lambda: None)]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    represented = {name: (observed(images.pixels), images.labels) for name, images in tests.items()}
+
+    class Before(Stream):
+        """The product's loop before frames that were observed once for all variants."""
+
+        def look(self, x: Floats) -> tuple[Observed, Floats]:
+            return shown, shown["logits"]
+
+    loops = [Before(Unguarded(learner)) for learner in learners.values()]
     for number in range(count):
         begin = number * segment
         y = stream.labels[order[begin : begin + segment]]
-        phi, logits = engine.represent(normalise(seen(stream, order, begin, segment, spec, weather), how))
-        said = mixed(*first, phi, logits, start) / np.float32(start.mixed_temperature)
-        softer = alike(in_common(phi, apart))
-        network = log_softmax(logits / np.float32(start.network_temperature))
-        for label in labels:
-            t, scenes[label] = label(Votes(said, network, softer, y, scenes[label]))
-            learned[label] = add(learned[label], phi, t)
-            right[label] += int(np.count_nonzero(t.argmax(axis=1) == y))
+        x = normalise(seen(stream, order, begin, segment, spec, weather), how)
+        shown = any_of_them.observe(x)
+        for loop in loops:
+            loop.see(x, y)
         progress(f"seed {config.seed}, segments", number + 1, count)
     found = []
 
     def accuracies(variant: Variant, known: Statistics, tests: Iterable[str]) -> dict[str, float]:
         w, s, found = variant.solve(known), variant.share(known, start), {}
         for test in tests:
-            phi, votes, y = represented[test]
-            found[test] = float(np.mean(mixed(w, s, phi, votes, start).argmax(axis=1) == y))
+            shown, y = represented[test]
+            found[test] = float(np.mean(mixed(w, s, shown["phi"], shown["logits"], start).argmax(axis=1) == y))
         return found
 
     for name, variant in VARIANTS.items():
         result: dict[str, Any] = {"variant": name, "seed": config.seed}
-        result["labels_right"] = right[variant.label] / (count * segment)
+        result["labels_right"] = learners[variant.label].right / (count * segment)
         result["before"] = accuracies(variant, start.statistics, ["accuracy"])["accuracy"]
-        result |= accuracies(variant, learned[variant.label], represented)
+        result |= accuracies(variant, learners[variant.label].memory, represented)
         for test in ("accuracy_clean", "accuracy_seen"):
             result.setdefault(test, result["accuracy"])
         found.append(result)

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
-from deco_runtime.learning.learner import SegmentReport
-from deco_runtime.storage.state import COUNTS, LearnedState
+from deco_runtime.learning.reports import SegmentReport
 
 from deco_benchmarks.rows import Row
 
@@ -31,31 +30,28 @@ def save(path: Path, trial: str, row: Row, weather: np.random.Generator, progres
 
     Best effort: where the disk refuses, the trial goes on, and begins anew after a kill.
     """
-    kept = row.kept()
-    if kept is None:
+    learner = row.learner
+    if learner.OWN is None:
         return
-    it = row.learner
     meta = {
         "trial": trial,
-        "counts": {name: getattr(it, name) for name in COUNTS},
-        "generators": [it.rng.bit_generator.state, weather.bit_generator.state],
+        "values": learner.values(),
+        "weather": weather.bit_generator.state,
         "curve": progress.curve,
         "reports": [asdict(report) for report in progress.reports],
         "stages": progress.stages,
         "seconds": progress.seconds,
     }
     arrays = {
-        "model": it.model,
-        **vars(it.memory),
+        **learner.arrays(),
         "best": progress.best,
         "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8),
-        **{f"own_{name}": np.asarray(getattr(it, name)) for name in kept},
     }
     temporary = path.with_suffix(".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, **arrays)  # type: ignore[arg-type]
         os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -64,27 +60,23 @@ def save(path: Path, trial: str, row: Row, weather: np.random.Generator, progres
 
 def restore(path: Path, trial: str, row: Row, weather: np.random.Generator) -> Progress | None:
     """Put row and generator back to where the checkpoint was taken; None, and no change, where none fits the trial."""
-    kept = row.kept()
-    if kept is None or not path.exists():
+    if row.learner.OWN is None or not path.exists():
         return None
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         meta = json.loads(arrays["meta"].tobytes())
-        own = {name: arrays[f"own_{name}"] for name in kept}
         if meta["trial"] != trial:
             return None
         reports = [SegmentReport(**report) for report in meta["reports"]]
         progress = Progress(meta["curve"], arrays["best"], reports, meta["stages"], meta["seconds"])
-        learner, memory = row.learner, row.learner.memory
-        memory = type(memory)(**{name: arrays[name] for name in vars(memory)})
-        generator, counts = meta["generators"][0], meta["counts"]
-        LearnedState(
-            trial, learner.recipe.name, arrays["model"], memory, generator, counts, source="", position=0
-        ).restore(learner)
-        for name, value in own.items():
-            setattr(learner, name, value if value.ndim else value.item())
-        weather.bit_generator.state = meta["generators"][1]
+        kept = weather.bit_generator.state
+        weather.bit_generator.state = meta["weather"]
+        try:
+            row.learner.restore(arrays, meta["values"])
+        except BaseException:
+            weather.bit_generator.state = kept
+            raise
     except Exception:  # damaged, or of another version; numpy and zipfile raise a dozen kinds. The trial begins anew
         return None
     return progress

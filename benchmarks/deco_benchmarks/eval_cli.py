@@ -11,7 +11,7 @@ from deco_runtime.commands.terminal import exit_with, progress_bars
 from deco_runtime.engines.registry import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.host.scratch import check_temporary
-from deco_runtime.learning.recipe import named, override
+from deco_runtime.learning.recipe import override
 from deco_runtime.telemetry.console import say, tell
 
 from deco_benchmarks.config import PRESETS, Config
@@ -120,7 +120,7 @@ def run(
     if streams.parse(rest["stream"]).recorded and (note := datasets.check_recorded(data, labelled_from)):
         say(f"note: {note}")
     for name in names:
-        override(named(getattr(known()[name], "RECIPE", "paper")), rest["settings"])
+        override(known()[name].recipe, rest["settings"])
     dataset = datasets.name(data)
     if data != "digits":
         data = str(Path(data).absolute())  # another machine's workers start elsewhere

@@ -19,20 +19,21 @@ import click
 import numpy as np
 from deco_export.images import Images
 from deco_runtime.commands.terminal import exit_with, progress_bars
-from deco_runtime.engine import Engine
 from deco_runtime.engines.registry import engines, open_engine
 from deco_runtime.errors import UsageError
-from deco_runtime.learning.deco_plus import DecoPlus
-from deco_runtime.learning.learner import BaseLearner
-from deco_runtime.learning.recipe import RECIPES, Recipe, named, override
-from deco_runtime.learning.vote import pseudo_label
+from deco_runtime.learning import registry
+from deco_runtime.learning.guard import Unguarded
+from deco_runtime.learning.recipe import Recipe, override
+from deco_runtime.learning.reports import RetrainReport, SegmentReport
+from deco_runtime.learning.represented import RepresentedLearner
 from deco_runtime.pictures.folder import split_folder
 from deco_runtime.preprocess import Preprocessing, normalise
-from deco_runtime.running.assemble import new_learner, open_guard
+from deco_runtime.running.assemble import open_guard
 from deco_runtime.running.scoring import Scorer
+from deco_runtime.running.stream import Stream
 from deco_runtime.sources.orders import stc_order
 from deco_runtime.storage.bundle import Bundle, open_bundle
-from deco_runtime.types import Bools, Floats, Ints, Pixels, Segment
+from deco_runtime.types import Bools, Floats, Ints, Observed, Pixels, Segment
 
 from deco_benchmarks import datasets
 
@@ -57,7 +58,7 @@ STC = 500
               help="one-class: one class for ever; noise: uniformly random pixels; unknown: images of --unknown; "
               "mirrored: 40 % of the votes for class c turned into votes for class K − 1 − c.")  # fmt: skip
 @click.option("--segments", default=100, type=click.IntRange(1), help="Length of each stream.")
-@click.option("--recipe", "recipe_name", default="paper", type=click.Choice(sorted(RECIPES)), help="As for deco-run.")
+@click.option("--recipe", "recipe_name", default="paper", type=click.Choice(registry.names()), help="As for deco-run.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the recipe.")
 @click.option("--test", "test_images", default=10_000, type=click.IntRange(1), help="Test images at most.")
 @click.option("--engine", default="auto", type=click.Choice(["auto", *sorted(engines())]), help="Numeric engine.")
@@ -86,7 +87,8 @@ def main(
     chosen = streams.split(",")
     if wrong := [name for name in chosen if name not in STREAMS]:
         raise UsageError(f"expected --streams among {', '.join(STREAMS)}, but found {wrong[0]!r}; correct it")
-    bundle, recipe = open_bundle(bundle_path), override(named(recipe_name), settings)
+    bundle, kind = open_bundle(bundle_path), registry.learner(recipe_name)
+    recipe = override(kind.RECIPE, settings)
     runs_on, rng = open_engine(bundle, engine), np.random.default_rng(seed)
     train, test = split_folder(data, bundle.classes)
     if test is None:
@@ -120,10 +122,9 @@ def main(
             for guarded in (False, True):
                 what = f"{name}, {'guarded' if guarded else 'not guarded'}"
                 frames = _frames(name, images, bundle, recipe, segments, np.random.default_rng(seed))
-                learner = _new_learner(bundle, runs_on, recipe, seed)
-                if guarded:
-                    learner.guard, _ = open_guard(bundle, learner)
-                found = _learn(learner, frames, bundle.preprocessing, scorer, segments, partial(progress, what))
+                learner = kind.open(bundle, runs_on, recipe, np.random.default_rng(seed))
+                learning = open_guard(bundle, learner)[0] if guarded else Unguarded(learner)
+                found = _learn(learning, frames, bundle.preprocessing, scorer, segments, partial(progress, what))
                 results.append({"stream": name, "guarded": guarded, **found})
                 click.echo(
                     f"{what}: before the stream {found['before_accuracy']:.2%}, after it "
@@ -133,22 +134,47 @@ def main(
                 out.write_text(json.dumps(report, indent=1) + "\n")
 
 
-class Mirroring(DecoPlus):
-    """`deco+` whose votes can be mirrored: those of the frames `mirrored`, (n,) of the segment at hand."""
+class Hostile(Stream):
+    """The product's loop on a stream that does harm: votes can be mirrored, and what happens is kept."""
 
     mirrored: Bools | None = None
+    """The frames, (n,) of the segment at hand, whose votes for class c become votes for K − 1 − c."""
 
-    def likelihood(self, phi: Floats, logits: Floats, cut: Bools | None = None) -> Floats:
-        """As `DecoPlus` has it, classes mirrored."""
-        p = super().likelihood(phi, logits, cut)
+    def __init__(self, guarded: Unguarded, scorer: Scorer) -> None:
+        super().__init__(guarded)
+        self.verdicts: list[dict[str, Any]] = []
+        self.kept: list[float] = []
+        self.active = np.zeros(self.learner.classes, np.int64)
+        self._scorer, self._scored, self._accuracy = scorer, self.learner.model, scorer.accuracy(self.learner.predict)
+        if isinstance(self.learner, RepresentedLearner):
+            self.learner.likelihood = self._likelihood  # type: ignore[method-assign]
+        self._voted = type(self.learner).likelihood if isinstance(self.learner, RepresentedLearner) else None
+
+    def _likelihood(self, observed: Observed, cut: Bools | None) -> Floats:
+        assert self._voted is not None
+        assert isinstance(self.learner, RepresentedLearner)
+        p = self._voted(self.learner, observed, cut)
         return p if self.mirrored is None else np.where(self.mirrored[:, None], p[:, ::-1], p)
 
+    def label(self, logits: Floats) -> tuple[Ints, Floats]:
+        pseudo, confidence = super().label(logits)
+        if self.mirrored is not None:
+            pseudo = np.where(self.mirrored, self.learner.classes - 1 - pseudo, pseudo)
+        return pseudo, confidence
 
-def _new_learner(bundle: Bundle, engine: Engine, recipe: Recipe, seed: int) -> BaseLearner:
-    """As deco-run makes it, but with votes that can be mirrored."""
-    if recipe.method == "regression":
-        return Mirroring(engine, bundle.regression(), len(bundle.classes), recipe, np.random.default_rng(seed))
-    return new_learner(bundle, engine, recipe, seed)
+    def learned(self, segment: Segment, report: SegmentReport) -> None:
+        self.kept.append(report.kept)
+        self.active[report.active] += 1
+
+    def retrained(self, report: RetrainReport) -> None:
+        if (verdict := report.verdict) is not None:
+            self.verdicts.append({"segment": len(self.kept), "reason": verdict.reason, **verdict.scores})
+
+    def accuracy(self) -> float:
+        """Of the model as it is now, on the test images."""
+        if self.learner.model is not self._scored:
+            self._scored, self._accuracy = self.learner.model, self._scorer.accuracy(self.learner.predict)
+        return self._accuracy
 
 
 def _frames(
@@ -173,7 +199,7 @@ def _frames(
 
 
 def _learn(
-    learner: BaseLearner,
+    guarded: Unguarded,
     frames: Iterator[tuple[Pixels, Ints, Bools | None]],
     how: Preprocessing,
     scorer: Scorer,
@@ -182,39 +208,23 @@ def _learn(
 ) -> dict[str, Any]:
     """The stream to its end: accuracy before it and its curve after each update, what was learned from, the guard's
     verdicts."""
-    started, curve, verdicts, kept = time.monotonic(), [], [], []
-    active = np.zeros(learner.classes, np.int64)
-    scored, accuracy = learner.model, scorer.accuracy(learner.predict)
-    before = accuracy
-    for number, (pixels, labels, mirrored) in enumerate(frames, 1):
-        x = normalise(pixels, how)
-        pseudo, confidence = pseudo_label(learner.predict(x))
-        if mirrored is not None:
-            pseudo = np.where(mirrored, learner.classes - 1 - pseudo, pseudo)
-        if isinstance(learner, Mirroring):
-            learner.mirrored = mirrored
-        done = learner.learn(Segment(x, pseudo, confidence, labels))
-        kept.append(done.kept)
-        active[done.active] += 1
-        if learner.retrain_due:
-            verdict = learner.retrain().verdict
-            if verdict is not None:
-                verdicts.append({"segment": number, "reason": verdict.reason, **verdict.scores})
+    started, curve, stream = time.monotonic(), [], Hostile(guarded, scorer)
+    before = stream.accuracy()
+    for number, (pixels, labels, stream.mirrored) in enumerate(frames, 1):
+        stream.see(normalise(pixels, how), labels)
         if number % SCORE_EVERY == 0 or number == segments:
-            if learner.model is not scored:
-                scored, accuracy = learner.model, scorer.accuracy(learner.predict)
-            curve.append({"segment": number, "accuracy": accuracy})
+            curve.append({"segment": number, "accuracy": stream.accuracy()})
         tick(number, segments)
     return {
         "before_accuracy": before,
-        "final_accuracy": accuracy,
-        "lowest_accuracy": min((point["accuracy"] for point in curve), default=accuracy),
-        "updates": learner.retrains,
-        "rejected": sum(verdict["reason"] is not None for verdict in verdicts),
-        "kept": float(np.mean(kept)),
-        "active_segments": active.tolist(),
+        "final_accuracy": stream.accuracy(),
+        "lowest_accuracy": min((point["accuracy"] for point in curve), default=before),
+        "updates": stream.learner.retrains,
+        "rejected": sum(verdict["reason"] is not None for verdict in stream.verdicts),
+        "kept": float(np.mean(stream.kept)),
+        "active_segments": stream.active.tolist(),
         "curve": curve,
-        "verdicts": verdicts,
+        "verdicts": stream.verdicts,
         "seconds": time.monotonic() - started,
     }
 

@@ -3,7 +3,7 @@
     python -m deco_benchmarks.parity --out benchmarks/results/parity.json
 
 For each model of `deco_models`: every graph of every engine at N = 1 and N = 17 against torch autograd in float32, the
-two engines against each other, and `match_gradients` against eq:opt4 in float64 with the same θ̃ and ε, for several
+two engines against each other, and `five_passes` against eq:opt4 in float64 with the same θ̃ and ε, for several
 draws of both. A unit within rounding of a ReLU's kink falls on either side, which the finite difference divides by 2ε:
 torch's own float32 is measured beside the engines to show what such a draw looks like.
 """
@@ -23,7 +23,7 @@ import torch
 from deco_export import forward, graphs, initialisers, models, ort_artifacts, verify
 from deco_runtime.engines._sessions import SessionEngine
 from deco_runtime.engines.golden import relative_error
-from deco_runtime.learning.condense import match_gradients
+from deco_runtime.learning.deco import five_passes
 from deco_runtime.learning.random_model import Parameter, draw_model
 from torch import nn
 
@@ -43,7 +43,7 @@ def five_passes_by_torch(
     epsilon: float,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[float, np.ndarray]:
-    """D and its eq:opt4 gradient on x_syn as `condense.match_gradients` defines them, by torch autograd in `dtype`.
+    """D and its eq:opt4 gradient on x_syn as `deco.five_passes` defines them, by torch autograd in `dtype`.
 
     model: any torch model of the family; theta (P,) replaces its weights. Other arguments and results as there.
     """
@@ -127,7 +127,7 @@ def five_pass_errors(
     """‖found − float64‖₂ / ‖float64‖₂ of the gradient of one draw, per engine and for torch in float32."""
     theta, data = draw_model(parameters, np.random.default_rng(seed)), matching_data(seed)
     _, expected = five_passes_by_torch(model, theta, *data, 0.01)
-    got = {name: match_gradients(e, theta, *data, 0.01, [slice(None)])[1] for name, e in found.items()}
+    got = {name: five_passes(e, theta, *data, 0.01)[1] for name, e in found.items()}
     got["torch float32"] = five_passes_by_torch(model, theta, *data, 0.01, torch.float32)[1]
     return {name: float(np.linalg.norm(g - expected) / np.linalg.norm(expected)) for name, g in got.items()}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from deco_runtime.errors import DataError, first_line
-from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.deco import Deco
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -104,7 +104,7 @@ def studies(results: Sequence[Result]) -> dict[str, Figure]:
     figures = {}
     for where, by_key in varied.items():
         for key in sorted(set(by_key) - {""}):
-            default = getattr(Recipe(), key, None)
+            default = getattr(Deco.RECIPE, key, None)
             if isinstance(default, float | int):
                 rows = {r["row"] for r in by_key[key]}
                 changed = [{**r, "value": float(r["config"]["settings"][0].partition("=")[2])} for r in by_key[key]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from deco_export.images import Images
-from deco_runtime.learning.learner import SegmentReport
+from deco_runtime.learning.reports import SegmentReport
 from deco_runtime.preprocess import Preprocessing
 from deco_runtime.running.scoring import logits
 from deco_runtime.types import Floats, Ints
@@ -65,5 +65,5 @@ def of_stream(reports: Sequence[SegmentReport]) -> dict[str, Any]:
     return {
         "kept": float(np.mean([r.kept for r in reports])) if reports else None,
         "pseudo_accuracy": sum(right * kept for right, kept in known) / weight if weight else None,
-        "distances": [[round(d, 5) for d in r.distances] for r in reports],
+        "distances": [[round(d, 5) for d in r.figures.get("distances", ())] for r in reports],
     }

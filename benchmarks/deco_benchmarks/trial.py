@@ -14,26 +14,27 @@ import numpy as np
 from deco_export.data import Data, hold_out, pick
 from deco_export.export import Options, export, tool_versions
 from deco_export.images import Images
-from deco_runtime.engines.registry import check_recipe, engines, open_engine
+from deco_runtime.engines.registry import engines, open_engine
 from deco_runtime.host.machine import peak_memory_mb
+from deco_runtime.learning import registry
 from deco_runtime.learning.buffer import CondensedBuffer
-from deco_runtime.learning.recipe import Recipe, named, override, settable
-from deco_runtime.learning.vote import pseudo_label
+from deco_runtime.learning.guard import Unguarded
+from deco_runtime.learning.recipe import Recipe, override, settable
 from deco_runtime.preprocess import normalise
 from deco_runtime.running.scoring import normalised
-from deco_runtime.storage.bundle import Bundle, open_bundle
-from deco_runtime.types import Ints, Pixels, Segment
+from deco_runtime.running.stream import Stream
+from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.types import Floats, Ints, Observed, Pixels, Segment
 
 from deco_benchmarks import checkpoint, scores, streams
 from deco_benchmarks.config import PRESETS, Config
 from deco_benchmarks.corruptions import corrupt
 from deco_benchmarks.datasets import Dataset, Photos
 from deco_benchmarks.pictures import to_pixels
-from deco_benchmarks.rows import Row, Setup, rows
+from deco_benchmarks.rows import Setup, rows
 
 CHECKPOINT_EVERY = 10
 """Segments between two checkpoints, at least: each is right behind an update."""
-NO_IMAGES = CondensedBuffer.start(np.zeros((0, 3, 1, 1), np.float32), np.zeros(0, np.int64))
 VALIDATION_SHARE = 0.1
 """Share of every class's labelled images that the export holds out, and of the unlabelled ones that a trial with
 `validation` keeps out of its stream where the data has no validation part."""
@@ -99,7 +100,7 @@ def base_bundle(dataset: Dataset, config: Config, folder: Path, progress: Callab
 
 def recipe_of(config: Config) -> Recipe:
     """The recipe of the row with the changes of the preset, as far as it has them, then those of the trial."""
-    recipe = named(getattr(rows()[config.row], "RECIPE", "paper"))
+    recipe = rows()[config.row].recipe
     known = [text for text in PRESETS[config.preset].recipe if text.partition("=")[0] in settable(recipe)]
     return override(recipe, (*known, *config.settings))
 
@@ -120,9 +121,11 @@ def run_trial(
     preset, recipe, bundle = PRESETS[config.preset], recipe_of(config), open_bundle(bundle_path)
     how, classes = bundle.preprocessing, len(bundle.classes)
     labelled, stream_images, held_out = split(dataset, config)
-    setup = _setup(config, recipe, bundle, labelled)
-    check_recipe(bundle, setup.engine, recipe)
-    row: Row = rows()[config.row].make(setup)
+    engine, theta = open_engine(bundle, config.engine), bundle.weights()
+    registry.learner(recipe.name).check_engine(bundle, engine, recipe)
+    x_labelled = normalise(labelled.pixels, how)
+    rng = np.random.default_rng(config.seed)
+    row = rows()[config.row].make(Setup(engine, bundle, x_labelled, labelled.labels, config.ipc, recipe, rng))
     buffer = row.buffer()
     pictures: dict[str, np.ndarray] = {}
     if buffer is not None:
@@ -143,13 +146,13 @@ def run_trial(
         return now
 
     def frozen(images: Images) -> scores.Score:
-        return scores.score(lambda x: setup.engine.predict(setup.theta, x)[0], images, how, classes)
+        return scores.score(lambda x: engine.predict(theta, x)[0], images, how, classes)
 
     def right(held: CondensedBuffer | None) -> float | None:
         """Share of a buffer's images that the pre-trained model takes for what they stand for."""
         if held is None:
             return None
-        return float(np.mean(setup.engine.predict(setup.theta, held.x_syn)[0].argmax(axis=1) == held.y_syn))
+        return float(np.mean(engine.predict(theta, held.x_syn)[0].argmax(axis=1) == held.y_syn))
 
     started = time.monotonic()
     first, score = frozen(test), scorer(test)
@@ -166,17 +169,31 @@ def run_trial(
         clock.seconds = progress.stages
     curve, reports = progress.curve, progress.reports
     count, saved = len(order) // recipe.segment, len(reports)
+
+    class Heard(Stream):
+        """The product's loop, and the row in the learner's place: clocks, scores and checkpoints."""
+
+        def look(self, x: Floats) -> tuple[Observed, Floats]:
+            with clock("predict"):
+                return super().look(x)
+
+        def learn(self, segment: Segment) -> None:
+            with clock("learn"):
+                report = row.learn(segment)
+            reports.append(report)
+            self.retrain_if_due()
+
+        def retrain_if_due(self) -> None:
+            if len(reports) % recipe.retrain_interval == 0:
+                with clock("retrain"):
+                    row.retrain()
+
+    stream = Heard(Unguarded(row.learner))
     for number in range(len(reports), count):
         begin = number * recipe.segment
         index = order[begin : begin + recipe.segment]
         x = normalise(seen(stream_images, order, begin, recipe.segment, spec, weather), how)
-        with clock("predict"):
-            pseudo, confidence = pseudo_label(row.vote(x))
-        with clock("learn"):
-            reports.append(row.learn(Segment(x, pseudo, confidence, stream_images.labels[index])))
-        if (number + 1) % recipe.retrain_interval == 0:
-            with clock("retrain"):
-                row.retrain()
+        stream.see(x, stream_images.labels[index])
         if (number + 1) % preset.score_every == 0:
             now = score()
             curve.append({"frames": begin + len(index), "accuracy": now.accuracy})
@@ -225,25 +242,9 @@ def run_trial(
         "config": asdict(config),
         "recipe": recipe.to_json(),
         "bundle": bundle.hash,
-        "versions": {**tool_versions(), "engine": setup.engine.name, "machine": platform.machine()},
+        "versions": {**tool_versions(), "engine": engine.name, "machine": platform.machine()},
     }
     return result, pictures
-
-
-def _setup(config: Config, recipe: Recipe, bundle: Bundle, labelled: Images) -> Setup:
-    return Setup(
-        engine=open_engine(bundle, config.engine),
-        parameters=bundle.parameters,
-        theta=bundle.weights(),
-        condensed=bundle.buffer() if config.ipc else NO_IMAGES,
-        regression=bundle.regression,
-        x_labelled=normalise(labelled.pixels, bundle.preprocessing),
-        y_labelled=labelled.labels,
-        classes=len(bundle.classes),
-        ipc=config.ipc,
-        recipe=recipe,
-        rng=np.random.default_rng(config.seed),
-    )
 
 
 def scored(held_out: Images, config: Config) -> Images:

@@ -17,10 +17,10 @@ import numpy as np
 from deco_export.images import Images
 from deco_export.initial_buffer import condense_labelled, pick_per_class
 from deco_runtime.engines.registry import open_engine
-from deco_runtime.learning.buffer import CondensedBuffer
-from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.buffer import CondensedBuffer, initial
+from deco_runtime.learning.deco import Deco
 from deco_runtime.learning.random_model import draw_model
-from deco_runtime.learning.recipe import named, override
+from deco_runtime.learning.recipe import override
 from deco_runtime.learning.retrain import retrain
 from deco_runtime.pictures import folder
 from deco_runtime.preprocess import normalise, resize
@@ -79,14 +79,14 @@ def main(
     results: dict[str, object] = {"bundle": bundle.hash, "rounds": rounds, "seed": seed}
     results |= {"validation_images": len(scorer), "frozen": accuracy(theta), "trials": trials}
     for text in settings:
-        recipe = override(named("paper"), text.split())
+        recipe = override(Deco.RECIPE, text.split())
         rng, started = np.random.default_rng(seed), time.monotonic()
-        first = pick_per_class(images.labels, bundle.buffer().ipc, rng)
+        first = pick_per_class(images.labels, initial(bundle).ipc, rng)
         start = CondensedBuffer.start(normalise(images.pixels[first], how), images.labels[first])
-        learner = Learner(engine, bundle.parameters, theta, start, classes, recipe, rng)
+        learner = Deco(engine, bundle.parameters, theta, start, classes, recipe, rng)
         steps = condense_labelled(learner, images, how, rounds)
         distances = [float(np.mean(done.distances)) for done in track(steps, text, total=rounds * classes)]
-        buffer = learner.buffer
+        buffer = learner.memory
         retrained, _ = retrain(engine, theta, buffer, classes, recipe, np.random.default_rng(seed))
         scratch = override(recipe, ["retrain_rate=0.01", "retrain_epochs=300"])
         fresh, _ = retrain(

@@ -23,12 +23,13 @@ from deco_runtime.commands.terminal import exit_with, progress_bars
 from deco_runtime.engine import Engine
 from deco_runtime.engines.registry import engines, open_engine
 from deco_runtime.errors import DataError, UsageError
-from deco_runtime.learning.chain import decode
+from deco_runtime.learning import voter
 from deco_runtime.learning.deco_plus import DecoPlus
-from deco_runtime.learning.recipe import named
+from deco_runtime.learning.guard import Unguarded
 from deco_runtime.pictures.folder import split_folder
 from deco_runtime.preprocess import normalise
 from deco_runtime.running.scoring import Scorer
+from deco_runtime.running.stream import Stream
 from deco_runtime.sources.orders import stc_order
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Floats, Ints, Segment
@@ -60,7 +61,7 @@ def main(bundle_path: Path, data: Path, unknown: Path, out: Path, share: float, 
     python -m deco_benchmarks.unknown --bundle bundle --data cifar10 --unknown imagenette --out unknown.json
     """
     bundle, rng = open_bundle(bundle_path), np.random.default_rng(seed)
-    if bundle.regression().unknown is None:
+    if voter.start(bundle).unknown is None:
         raise UsageError(
             f"expected a bundle that can say unknown, but {bundle_path} was made with too few held-out takes; export "
             "it with more labels or a larger --val"
@@ -126,10 +127,20 @@ def learn(
 ) -> dict[str, Any]:
     """The stream to its end. auroc, auroc_chain: of unknown frames against known ones, by the odds of each frame and by
     the chain; known_kept, unknown_found: shares of frames by the chain; before, after: accuracy on the test images."""
-    started, recipe = time.monotonic(), named("deco+")
-    learner = DecoPlus(engine, bundle.regression(), len(bundle.classes), recipe, np.random.default_rng(0))
+
+    class Heard(Stream):
+        """The product's loop; the odds of each segment's frames are kept, alone and by the chain."""
+
+        def learn(self, segment: Segment) -> None:
+            likelihood = learner.likelihood(segment.observed, segment.cut)
+            alone.append(likelihood[:, -1])  # in the order of the odds
+            chained.append(learner.vote(segment).posterior[:, -1])
+            super().learn(segment)
+
+    started, recipe = time.monotonic(), DecoPlus.RECIPE
+    learner = DecoPlus.open(bundle, engine, recipe, np.random.default_rng(0))
     before, alone, chained = scorer.accuracy(learner.predict), list[Floats](), list[Floats]()
-    count = len(order) // recipe.segment
+    count, stream = len(order) // recipe.segment, Heard(Unguarded(learner))
     if not count:
         raise DataError(f"expected a stream of at least {recipe.segment} frames, found {len(order)}: give more images")
     for number in range(count):
@@ -138,12 +149,7 @@ def learn(
             [(known if k else unknown).pixels[i] for i, k in zip(order[part], is_known[part], strict=True)]
         )
         labels = np.array([known.labels[i] if k else -1 for i, k in zip(order[part], is_known[part], strict=True)])
-        x, n = normalise(pixels, bundle.preprocessing), len(pixels)
-        likelihood = learner.likelihood(*engine.represent(x))
-        alone.append(likelihood[:, -1])  # in the order of the odds
-        chained.append(decode(likelihood, learner.scene).posterior[:, -1])
-        learner.learn(Segment(x, np.zeros(n, np.int64), np.zeros(n, np.float32), labels))
-        learner.retrain()
+        stream.see(normalise(pixels, bundle.preprocessing), labels)
         progress("segments", number + 1, count)
     k, each, together = is_known[: count * recipe.segment], np.concatenate(alone), np.concatenate(chained)
     found: dict[str, Any] = {"before": before, "after": scorer.accuracy(learner.predict)}

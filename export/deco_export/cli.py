@@ -9,7 +9,7 @@ import click
 from deco_runtime.commands.terminal import exit_with, progress_bars
 from deco_runtime.errors import RuntimeMissingError
 from deco_runtime.host.scratch import check_temporary
-from deco_runtime.learning.recipe import RECIPES
+from deco_runtime.learning import registry
 from deco_runtime.telemetry.console import say, tell
 
 
@@ -54,7 +54,7 @@ from deco_runtime.telemetry.console import say, tell
     "--ipc",
     type=click.IntRange(0),
     help="Condensed images per class in the buffer, which --recipe paper learns with; 0 for a bundle that does without "
-    "and is made in less time.  [default: paper 10, deco+ 0]",
+    "and is made in less time.  [default: as the recipe needs, paper 10]",
 )
 @click.option(
     "--epochs",
@@ -64,9 +64,9 @@ from deco_runtime.telemetry.console import say, tell
 @click.option(
     "--recipe",
     default="deco+",
-    type=click.Choice(sorted(RECIPES)),
-    help="Of the bundle, which deco-run goes by unless told otherwise. deco+ pre-trains on shifted and, where held-out "
-    "images allow, mirrored images, which takes twice as long; paper on the images as they are.",
+    type=click.Choice(registry.names()),
+    help="Of the bundle, which deco-run goes by unless told otherwise. paper pre-trains on the images as they are, all "
+    "others on shifted and, where held-out images allow, mirrored ones, which takes twice as long.",
 )
 @click.option("--seed", default=0, type=click.IntRange(0), help="Of every random choice.")
 @click.option(

@@ -16,20 +16,20 @@ import cv2
 import numpy as np
 import onnx
 import torch
-from deco_runtime.engine import EXACT, REPRESENTATION, Engine
+from deco_runtime.engine import EXACT, REPRESENTATION
 from deco_runtime.engines.golden import relative_error
 from deco_runtime.engines.packages import check_runtime
 from deco_runtime.engines.registry import engines
 from deco_runtime.errors import ExportError, RuntimeMissingError, UsageError, first_line
-from deco_runtime.learning.guard import smallest_harm
-from deco_runtime.learning.recipe import named
-from deco_runtime.learning.regression import Statistics, scores, solve
-from deco_runtime.learning.unknown import Known
-from deco_runtime.preprocess import Preprocessing
+from deco_runtime.learning import registry
+from deco_runtime.learning.buffer import FILE as BUFFER
+from deco_runtime.learning.deco import Deco
+from deco_runtime.learning.harm import smallest_harm
 from deco_runtime.storage.manifest import write_manifest
-from deco_runtime.types import Floats, Ints
+from deco_runtime.types import Ints
 
-from deco_export import calibrate, data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
+from deco_export import data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
+from deco_export.fits import fit_learners
 from deco_export.images import Images, ImageSet, Inputs
 from deco_export.initial_buffer import check_enough, initial_buffer
 from deco_export.initialisers import parameters as measure_parameters
@@ -42,9 +42,6 @@ GUARD_IMAGES, GUARD_BYTES = 500, 16_000_000
 
 SMALL_HARM = 0.05
 """Loss of the answers that a guard should see; a note tells of one that does not."""
-
-IPC = {"condensation": 10, "regression": 0}
-"""Condensed images per class, by the method of the recipe."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total)."""
@@ -113,13 +110,13 @@ def _load(options: Options, progress: Progress, pixels: BinaryIO) -> data.Data:
 
 
 def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Data) -> Exported:
-    size, recipe, notes = options.image_size, named(options.recipe), loaded.notes()
+    size, kind, notes = options.image_size, registry.learner(options.recipe), loaded.notes()
     if loaded.skipped:
         notes.append(loaded.skipped)
-    ipc = options.ipc if options.ipc is not None else IPC[recipe.method]
-    if ipc == 0 and recipe.method == "condensation":
+    ipc = options.ipc if options.ipc is not None else kind.IPC
+    if ipc == 0 and kind.IPC:
         raise UsageError(
-            f"expected --ipc of at least 1 for --recipe {recipe.name}, which learns with condensed images, but "
+            f"expected --ipc of at least 1 for --recipe {kind.NAME}, which learns with condensed images, but "
             "found 0; raise it, or take --recipe deco+"
         )
     check_enough(loaded.train.labels, loaded.classes, ipc)  # met here rather than after the training
@@ -128,9 +125,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     make = models.factory(options.model, len(loaded.classes), size, options.width, options.depth)
     model = make()
     how = pretrain.statistics(loaded.train, size)
-    augment = options.augment
-    if augment is None:
-        augment = recipe.method == "regression"  # the paper says nothing of augmentation
+    augment = options.augment if options.augment is not None else kind.AUGMENT
     epochs = options.epochs if options.epochs is not None else pretrain.default_epochs(len(loaded.train), augment)
     mirrored = pretrain.pretrain(
         model,
@@ -162,14 +157,13 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
             ipc,
             how,
             parameters,
-            named("paper"),
+            Deco.RECIPE,
             np.random.default_rng(options.seed),
             lambda done, total: progress("condensing the labelled images", done, total),
         )
-        np.savez(directory / "buffer.npz", x_syn=buffer.x_syn, y_syn=buffer.y_syn)
+        np.savez(directory / BUFFER, x_syn=buffer.x_syn, y_syn=buffer.y_syn)
 
-    progress("fitting the regression of deco+", 0, 1)
-    regression = representation.fit(
+    represented = representation.fit(
         fresh,
         theta,
         (Inputs(loaded.train, how), loaded.train.labels),
@@ -177,31 +171,14 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         mirrored,
         np.random.default_rng(options.seed),
     )
-    onnx.save_model(regression.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
-    found, strange = _calibration(engine, regression.statistics, loaded.validation, loaded.none, how)
-    notes += found.notes
-    np.savez(
-        directory / "regression.npz",
-        a=regression.statistics.a,
-        b=regression.statistics.b,
-        network_temperature=np.float32(found.network_temperature),
-        regression_temperature=np.float32(found.regression_temperature),
-        mixed_temperature=np.float32(found.mixed_temperature),
-        worth=np.float32(found.worth),
-        unknown=strange if strange is not None else np.zeros(0, np.float32),
-    )
-    if strange is None:
-        notes.append(
-            "nothing will be answered unknown: too few takes were held out to tell how strange a known frame may be; "
-            "label more, or raise --val"
-        )
-    progress("fitting the regression of deco+", 1, 1)
+    onnx.save_model(represented.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
+    notes += fit_learners(directory, represented, engine, loaded, how, progress)
 
     progress("checking every graph against torch", 0, 1)
     golden, errors = _verify(directory, model, sets, theta, size, traced, notes)
     runs_on = tuple(sets)
     _check_inference(directory / "inference.onnx", golden)
-    golden |= _golden_of(regression.model, model, golden["x"], mirrored)
+    golden |= _golden_of(represented.model, model, golden["x"], mirrored)
     progress("checking every graph against torch", 1, 1)
     if EXACT in sets["portable"] and f"portable/{EXACT}" not in errors:
         sets["portable"].pop(EXACT).unlink()
@@ -231,8 +208,9 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
         how,
         parameters,
         traced.features,
+        represented.size,
         runs_on,
-        recipe,
+        kind.RECIPE,
         {
             "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "tools": tool_versions(),
@@ -329,22 +307,6 @@ def _check_inference(file: Path, golden: verify.Values) -> None:
         raise ExportError(
             f"expected inference.onnx to agree with torch, but it is off by {error:.1e}; please report it"
         )
-
-
-def _calibration(
-    engine: Engine, statistics: Statistics, held: ImageSet, none: ImageSet, how: Preprocessing
-) -> tuple[calibrate.Calibration, Floats | None]:
-    """What held-out images, of which there may be none, say of both models; and weights of the signs of unknown things,
-    by images of none of the classes too, of which there may be none either."""
-    size, classes = statistics.b.shape
-    nothing = np.zeros((0, size - 1), np.float32), np.zeros((0, classes), np.float32)
-    (phi, logits), others = (
-        representation.represent(engine, images, how) if len(images) else nothing for images in (held, none)
-    )
-    w = solve(statistics)
-    known = Known.of(statistics, w)
-    strange = calibrate.unknown(known.signs(phi, logits), held.takes, known.signs(*others))
-    return calibrate.calibrate(logits, scores(w, phi), held.labels, held.takes), strange
 
 
 def _what_the_guard_sees(takes: int) -> str | None:

@@ -9,9 +9,9 @@ from deco_runtime.engine import Engine
 from deco_runtime.errors import UsageError
 from deco_runtime.learning.buffer import CondensedBuffer
 from deco_runtime.learning.condense import Condensed
-from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.deco import Deco
+from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.learning.random_model import Parameter
-from deco_runtime.learning.recipe import Recipe
 from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.types import Floats, Ints
 
@@ -29,7 +29,7 @@ def initial_buffer(
     ipc: int,
     how: Preprocessing,
     parameters: tuple[Parameter, ...],
-    recipe: Recipe,
+    recipe: Hyperparameters,
     rng: np.random.Generator,
     tick: Callable[[int, int], None],
 ) -> CondensedBuffer:
@@ -40,10 +40,10 @@ def initial_buffer(
     check_enough(images.labels, classes, ipc)
     first = pick_per_class(images.labels, ipc, rng)
     start = CondensedBuffer.start(normalise(images[first].pixels, how), images.labels[first])
-    learner = Learner(engine, parameters, theta, start, len(classes), recipe, rng)
+    learner = Deco(engine, parameters, theta, start, len(classes), recipe, rng)
     for step, _ in enumerate(condense_labelled(learner, images, how, ROUNDS)):
         tick(step + 1, ROUNDS * len(classes))
-    return CondensedBuffer.start(learner.buffer.x_syn, learner.buffer.y_syn)
+    return CondensedBuffer.start(learner.memory.x_syn, learner.memory.y_syn)
 
 
 def check_enough(labels: Ints, classes: tuple[str, ...], ipc: int) -> None:
@@ -66,15 +66,15 @@ def pick_per_class(labels: Ints, count: int, rng: np.random.Generator) -> Ints:
     return np.concatenate([rng.choice(np.flatnonzero(labels == c), count, False) for c in np.unique(labels)])
 
 
-def condense_labelled(learner: Learner, images: ImageSet, how: Preprocessing, rounds: int) -> Iterator[Condensed]:
+def condense_labelled(learner: Deco, images: ImageSet, how: Preprocessing, rounds: int) -> Iterator[Condensed]:
     """Condense up to a segment of random images of one class after the other, `rounds` times over the classes.
 
-    Weights w are 1, since the labels are true. Changes the learner's buffer, and yields what each step did.
+    Weights w are 1, since the labels are true. Changes the learner's memory, and yields what each step did.
     """
     for step in range(rounds * learner.classes):
         members = np.flatnonzero(images.labels == step % learner.classes)
         real = learner.rng.permutation(members)[: learner.recipe.segment]
         w = np.ones(len(real), np.float32)
-        done = learner.update_buffer(normalise(images[real].pixels, how), images.labels[real], w, lambda: None)
-        learner.buffer = done.buffer
+        done = learner.condense(normalise(images[real].pixels, how), images.labels[real], w, lambda: None)
+        learner.memory = done.buffer
         yield done

@@ -1,7 +1,8 @@
-"""What `deco+` regresses on: two layers of the pre-trained model, pooled, of the image and its mirror image, projected.
+"""The representation φ that learners answer from: two layers of the pre-trained model, pooled, of the image and its
+mirror image, projected.
 
 The projection holds those principal axes of the labelled images along which their classes lie furthest apart, so that
-the regression's statistics stay small.
+their statistics stay small.
 """
 
 from __future__ import annotations
@@ -12,16 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import torch
-from deco_runtime.engine import Engine
-from deco_runtime.learning.regression import Statistics, add
-from deco_runtime.learning.vote import targets
-from deco_runtime.preprocess import Preprocessing
 from deco_runtime.types import Floats, Ints
 from onnx import TensorProto, helper
 
 from deco_export.augment import shift, shifts
 from deco_export.forward import Forward
-from deco_export.images import ImageSet, Inputs, batches
+from deco_export.images import Inputs, batches
 
 GRID = 4
 """A layer's map is averaged to at most this many positions each way."""
@@ -66,11 +63,13 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class Regression:
-    """The graph x → representation (N, D), logits (N, K), and the statistics of the labelled images."""
+class Representation:
+    """model: the graph x → representation (N, D), logits (N, K). size: D. parts: φ (n, D) and logits (n, K) of the
+    labelled images, part by part, at each call."""
 
     model: onnx.ModelProto
-    statistics: Statistics
+    size: int
+    parts: Callable[[], Iterator[tuple[Floats, Floats]]]
 
 
 def fit(
@@ -80,8 +79,9 @@ def fit(
     classes: int,
     mirrored: bool,
     rng: np.random.Generator,
-) -> Regression:
-    """What `deco+` starts from. train: x (n, C, H, W) and y (n,). mirrored: a mirrored image shows the same class.
+) -> Representation:
+    """What learners that answer from a representation start from. train: x (n, C, H, W) and y (n,). mirrored: a
+    mirrored image shows the same class.
 
     For the projection, fewer than ENOUGH · SIZE images are joined by shifted copies, and of more than MOST a random
     MOST are taken.
@@ -90,16 +90,19 @@ def fit(
     raw_model, layers = raw_graph(fresh(), theta, mirrored)
     some = np.arange(len(x)) if len(x) <= MOST else np.sort(rng.choice(len(x), MOST, replace=False))
     copies = max(0, -(-ENOUGH * SIZE // len(x)) - 1)
-    raw = _run(raw_model, "raw", _with_copies(x, some, copies, rng), len(some) * (1 + copies))
+    (raw,) = _run(raw_model, ("raw",), _with_copies(x, some, copies, rng), len(some) * (1 + copies))
     projection = Projection.fit(raw, np.tile(y[some], 1 + copies), layers)
     del raw
-    statistics = Statistics.zero(projection.axes.shape[1], classes)
-    for part in batches(len(x), MOST):
-        index = np.arange(len(x))[part]
-        raw = _run(raw_model, "raw", (x[index[batch]] for batch in batches(len(index), BATCH)), len(index))
-        raw -= projection.mean
-        statistics = add(statistics, (raw @ projection.axes).astype(np.float32), one_hot(y[part], classes))
-    return Regression(_projected(raw_model, projection, classes), statistics)
+
+    def parts() -> Iterator[tuple[Floats, Floats]]:
+        for part in batches(len(x), MOST):
+            index = np.arange(len(x))[part]
+            given = (x[index[batch]] for batch in batches(len(index), BATCH))
+            raw, logits = _run(raw_model, ("raw", "votes"), given, len(index))
+            raw -= projection.mean
+            yield (raw @ projection.axes).astype(np.float32), logits
+
+    return Representation(_projected(raw_model, projection, classes), projection.axes.shape[1], parts)
 
 
 def _with_copies(x: Floats | Inputs, some: Ints, copies: int, rng: np.random.Generator) -> Iterator[Floats]:
@@ -110,18 +113,6 @@ def _with_copies(x: Floats | Inputs, some: Ints, copies: int, rng: np.random.Gen
         by = shifts(len(some), x[:1].shape[-1], rng)
         for batch in batches(len(some), BATCH):
             yield shift(torch.from_numpy(x[some[batch]]), by[batch]).numpy()
-
-
-def represent(engine: Engine, images: ImageSet, how: Preprocessing) -> tuple[Floats, Floats]:
-    """φ (n, D) and the pre-trained model's logits (n, K) of n images, 1 or more, by an engine that holds the graph."""
-    inputs = Inputs(images, how)
-    parts = [engine.represent(inputs[batch]) for batch in batches(len(images))]
-    return np.concatenate([phi for phi, _ in parts]), np.concatenate([logits for _, logits in parts])
-
-
-def one_hot(y: Ints, classes: int) -> Floats:
-    """(n, K) float32, of weight 1."""
-    return targets(y, np.ones(len(y), np.float32), classes)
 
 
 def raw_graph(f: Forward, theta: Floats, mirrored: bool) -> tuple[onnx.ModelProto, tuple[int, ...]]:
@@ -199,19 +190,22 @@ def _projected(raw: onnx.ModelProto, projection: Projection, classes: int) -> on
 
 def run(model: onnx.ModelProto, output: str, x: Floats) -> Floats:
     """One output (n, …) of a graph whose only input is x, over images x (n, C, H, W), 1 or more."""
-    return _run(model, output, (x[batch] for batch in batches(len(x), BATCH)), len(x))
+    (found,) = _run(model, (output,), (x[batch] for batch in batches(len(x), BATCH)), len(x))
+    return found
 
 
-def _run(model: onnx.ModelProto, output: str, given: Iterable[Floats], n: int) -> Floats:
-    """The same of n images given as batches; filled into one array, since a list of parts would be held twice."""
+def _run(model: onnx.ModelProto, outputs: tuple[str, ...], given: Iterable[Floats], n: int) -> list[Floats]:
+    """The same of several outputs and n images given as batches; filled into one array each, since a list of parts
+    would be held twice."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.enable_cpu_mem_arena = False  # it takes up to twice what it needs
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    width = next(o.shape[1] for o in session.get_outputs() if o.name == output)
-    found, done = np.empty((n, width), np.float32), 0
+    width = {each.name: each.shape[1] for each in session.get_outputs()}
+    found, done = [np.empty((n, width[name]), np.float32) for name in outputs], 0
     for x in given:
-        found[done : done + len(x)] = session.run([output], {"x": x})[0]
+        for array, values in zip(found, session.run(outputs, {"x": x}), strict=True):
+            array[done : done + len(x)] = values
         done += len(x)
     return found

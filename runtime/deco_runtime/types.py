@@ -1,4 +1,4 @@
-"""The nouns of the pipeline: Frame, Notice, Segment. Plain frozen records of flat numpy arrays."""
+"""The nouns of the pipeline: Frame, Notice, Observed, Segment. Plain records of flat numpy arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Pixels = npt.NDArray[np.uint8]
 """uint8 image (height, width, 3) in OpenCV's order B, G, R, values 0 … 255."""
 
 Check = Callable[[], None]
-"""Called between the steps of long work, which what it raises ends."""
+"""Called between the steps of long work. It may raise, and then the work ends there."""
 
 Batches = Callable[[Check], Iterator[Floats]]
 """The same images (N, C, H, W), batch by batch, at each call; given a check to call before each batch."""
@@ -62,22 +62,27 @@ class Notice:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
+Observed = dict[str, Floats]
+"""What a learner sees in N images: all that it answers with and learns from, name → (N, …) float32. It is made once for
+each image and never depends on what has been learned."""
+
+
 @dataclass(frozen=True)
 class Segment:
     """`I_t`: consecutive frames with the pseudo-labels the deployed model gave them (paper, section 4.2).
 
-    x: (n, C, H, W) float32, preprocessed.
+    observed: what the learner saw in them when they were predicted, name → (n, …) float32.
     pseudo: (n,) int64, ŷ = argmax of the deployed model.
     confidence: (n,) float32 in (0, 1], p(x)_ŷ, used as the weight w of the loss.
     labels: (n,) int64 true labels for scoring only, −1 where unknown. The learner never reads them.
     cut: (n,) bool, frames in front of which the stream was interrupted; None where it was not.
     """
 
-    x: Floats
+    observed: Observed
     pseudo: Ints
     confidence: Floats
     labels: Ints
     cut: Bools | None = None
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.pseudo)

@@ -17,8 +17,8 @@ from deco_export.onnx_graph import IR_VERSION, OPSET
 from deco_runtime.engine import EXACT, Engine
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.host.threads import threads
-from deco_runtime.learning.condense import match_gradients
-from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.buffer import initial
+from deco_runtime.learning.deco import Deco, five_passes
 from deco_runtime.learning.retrain import retrain
 from deco_runtime.learning.vote import targets
 from deco_runtime.types import Floats
@@ -54,12 +54,12 @@ def measure(path: Path, progress: Progress, names: Sequence[str], quick: bool) -
 
     step()
     model = torch_side.build(work.bundle)
-    theta, data = work.kind_of(Learner).random_model(), _matching(work)
+    theta, data = work.kind_of(Deco).random_model(), _matching(work)
     torch_side.load(model, theta)
     tensors = torch_side.matching(*data, work.recipe.epsilon)
 
     def ours(engine: Engine) -> Floats:
-        return match_gradients(engine, theta, *data, work.recipe.epsilon, [slice(None)])[1]
+        return five_passes(engine, theta, *data, work.recipe.epsilon)[1]
 
     expected = torch_side.match_gradients(model, tensors).numpy()
     agreement = {
@@ -156,11 +156,11 @@ def matmul() -> Call:
 
 def _matching(work: Work) -> tuple[Floats, Floats, Floats, Floats]:
     """x_syn, t_syn, x_real, t_real of class 0."""
-    buffer, classes = work.bundle.buffer(), len(work.bundle.classes)
+    buffer, classes = initial(work.bundle), len(work.bundle.classes)
     mine = buffer.y_syn == 0
     t_syn = targets(buffer.y_syn[mine], np.ones(int(mine.sum()), np.float32), classes)
     t_real = targets(work.segment.pseudo, work.segment.confidence, classes)
-    return buffer.x_syn[mine], t_syn, work.segment.x, t_real
+    return buffer.x_syn[mine], t_syn, work.segment.observed["x"], t_real
 
 
 def _segments(work: Work, engine: Engine) -> dict[str, Call]:
@@ -168,7 +168,7 @@ def _segments(work: Work, engine: Engine) -> dict[str, Call]:
     deco = replace(work, engine=engine).learner()
     recipe = replace(work.recipe, gradient="exact")
     full = replace(work, engine=engine, recipe=recipe).kind_of(InnerLoop)
-    x, y, w = work.segment.x, work.segment.pseudo, work.segment.confidence
+    x, y, w = work.segment.observed["x"], work.segment.pseudo, work.segment.confidence
     return {
         "DECO": lambda: deco.learn(work.segment),
         "one of DECO-Full's loops": lambda: full.inner_loop(full.begin(x, y, w), lambda: None),
@@ -177,7 +177,7 @@ def _segments(work: Work, engine: Engine) -> dict[str, Call]:
 
 def _updates(work: Work, engine: Engine, model: Any, epochs: int) -> dict[str, Call]:
     """Retraining for so many epochs on either side, from the deployed weights on."""
-    buffer, theta, recipe = work.bundle.buffer(), work.bundle.weights(), replace(work.recipe, retrain_epochs=epochs)
+    buffer, theta, recipe = initial(work.bundle), work.bundle.weights(), replace(work.recipe, retrain_epochs=epochs)
     torch_side.load(model, theta)
     x, y, rng = torch.from_numpy(buffer.x_syn), torch.from_numpy(buffer.y_syn), np.random.default_rng(0)
     return {

@@ -12,7 +12,7 @@ import click
 from deco_runtime.commands.terminal import exit_with, progress_bars
 from deco_runtime.engines.registry import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
-from deco_runtime.learning.recipe import RECIPES
+from deco_runtime.learning import registry
 from deco_runtime.telemetry.console import say
 from rich.console import Console
 
@@ -39,7 +39,7 @@ def command() -> None:
 @click.option("--bundle", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Made by deco-export.")
 @click.option(
     "--recipe",
-    type=click.Choice(sorted(RECIPES)),
+    type=click.Choice(registry.names()),
     help="What is learned by, as for deco-run. paper needs a bundle of deco-export --ipc 10, and measures deco+ "
     "beside.  [default: the bundle's]",
 )

@@ -19,9 +19,10 @@ from deco_runtime.engine import EXACT, REPRESENTATION
 from deco_runtime.engines._micro_batches import MICRO_BATCH
 from deco_runtime.engines._sessions import session_options
 from deco_runtime.engines.portable import files
-from deco_runtime.storage.bundle import BUFFER
+from deco_runtime.learning.buffer import FILE as BUFFER
+from deco_runtime.storage.bundle import Bundle, open_bundle
 
-from deco_benchmarks.bench.workload import Work, learn_and_update, open_work
+from deco_benchmarks.bench.workload import Work, open_work
 
 GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT, REPRESENTATION)
 ENGINE = "portable"
@@ -34,14 +35,14 @@ def measure(path: Path) -> dict[str, Any]:
 
     Raises what `open_bundle` and `open_engine` raise.
     """
-    work = open_work(path, ENGINE)
-    present = [name for name in GRAPHS if f"graphs/{name}.onnx" in work.bundle.files]
+    bundle = open_bundle(path)
+    present = [name for name in GRAPHS if f"graphs/{name}.onnx" in bundle.files]
     return {
         "onnxruntime": onnxruntime.__version__,
         "micro_batch": MICRO_BATCH,
-        "graphs": {name: _graph(work, name) for name in present},
-        "runs": (_of_the_paper(work) if BUFFER in work.bundle.files else {})
-        | (_of_deco_plus(work) if REPRESENTATION in present else {}),
+        "graphs": {name: _graph(bundle, name) for name in present},
+        "runs": (_of_the_paper(open_work(path, ENGINE)) if BUFFER in bundle.files else {})
+        | (_of_deco_plus(open_work(path, ENGINE, "deco+")) if REPRESENTATION in present else {}),
     }
 
 
@@ -49,19 +50,19 @@ def _of_the_paper(work: Work) -> dict[str, dict[str, int]]:
     return {
         "one frame": _runs(work, lambda: work.learner().predict(work.frame)),
         "one segment": _runs(work, lambda: work.learner().learn(work.segment)),
-        "one epoch of an update": _runs(work, lambda: work.learner(epochs=1).retrain()),
+        "one epoch of an update": _runs(work, lambda: work.learner(retrain_epochs=1).retrain()),
     }
 
 
 def _of_deco_plus(work: Work) -> dict[str, dict[str, int]]:
-    learner = work.by("deco+").learner()
+    learner = work.learner()
     return {
         "one frame, deco+": _runs(work, lambda: learner.predict(work.frame)),
-        "one segment and update, deco+": _runs(work, lambda: learn_and_update(learner, work.segment)),
+        "one segment and update, deco+": _runs(work, learner.step(work.segment)[1]),
     }
 
 
-def _graph(work: Work, name: str) -> dict[str, Any]:
+def _graph(bundle: Bundle, name: str) -> dict[str, Any]:
     operators: Counter[str] = Counter()
     written = 0
     with tempfile.TemporaryDirectory() as scratch:
@@ -69,7 +70,7 @@ def _graph(work: Work, name: str) -> dict[str, Any]:
         # The last level lays channels out in blocks as wide as this processor's registers.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.enable_profiling, options.profile_file_prefix = True, str(Path(scratch) / "profile")
-        model = files(work.bundle.root)[name].read_bytes()
+        model = files(bundle.root)[name].read_bytes()
         session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
         sizes = {i.name: [d if isinstance(d, int) else MICRO_BATCH for d in i.shape] for i in session.get_inputs()}
         session.run(None, {key: np.zeros(shape, np.float32) for key, shape in sizes.items()})

@@ -83,9 +83,9 @@ def segment_of_one_class(path: Path, progress: Callable[..., None], engine: str,
     work = open_work(path, engine)
     x = np.random.default_rng(0).standard_normal((segment, *work.bundle.image_shape), np.float32)
     y, ones = np.zeros(segment, np.int64), np.ones(segment, np.float32)
-    work.learner(iterations=1).learn(Segment(x[:8], y[:8], ones[:8], y[:8] - 1))  # opens the graphs
+    work.learner(iterations=1).learn(Segment({"x": x[:8]}, y[:8], ones[:8], y[:8] - 1))  # opens the graphs
     learner, started = work.learner(), time.monotonic()
-    learner.learn(Segment(x, y, ones, y - 1))
+    learner.learn(Segment({"x": x}, y, ones, y - 1))
     seconds = time.monotonic() - started
     return {"seconds": seconds, "peak_mib": (peak_memory_mb() or 0.0) - x.nbytes / (1 << 20)}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deco_runtime.errors import DecoError
-from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.learning.learner import Learner
 from deco_runtime.running.learner_thread import Cancelled
 from deco_runtime.types import Segment
 
@@ -55,7 +55,7 @@ def one(value: float, runs: int, unit: str) -> Quantity:
 class Learning:
     """While entered, a thread learns the same segment again and again, and updates the model when that is due."""
 
-    def __init__(self, learner: BaseLearner, segment: Segment) -> None:
+    def __init__(self, learner: Learner, segment: Segment) -> None:
         self._learner, self._segment = learner, segment
         self._stop = threading.Event()
         self._failure: BaseException | None = None

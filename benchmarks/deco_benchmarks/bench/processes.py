@@ -10,7 +10,8 @@ import deco_runtime.running.assemble  # noqa: F401  (what deco-run loads: OpenCV
 from deco_runtime.engines.packages import check_runtime
 from deco_runtime.engines.registry import by_preference, open_engine
 from deco_runtime.host.machine import peak_memory_mb
-from deco_runtime.learning.recipe import named
+from deco_runtime.learning import registry
+from deco_runtime.learning.guard import Unguarded
 from deco_runtime.storage import state
 from deco_runtime.storage.bundle import open_bundle
 
@@ -36,10 +37,8 @@ def start(path: Path, progress: Progress, engine: str, recipe: str) -> dict[str,
     bundle = open_bundle(path)
     frame = np.zeros((1, *bundle.image_shape), np.float32)
     opened = open_engine(bundle, engine)
-    if named(recipe).method == "regression":
-        opened.represent(frame)
-    else:
-        opened.predict(bundle.weights(), frame)
+    kind = registry.learner(recipe)
+    kind.open(bundle, opened, kind.RECIPE, np.random.default_rng(0)).predict(frame)
     return {"predicted": time.monotonic(), "peak_mib": peak_memory_mb()}
 
 
@@ -48,9 +47,9 @@ def memory(path: Path, progress: Progress, engine: str, recipe: str, scratch: st
     from deco_benchmarks.bench.workload import open_work
 
     work = open_work(path, engine, recipe)
-    learner = work.learner(iterations=2, epochs=1)
+    learner = work.learner(iterations=2, retrain_epochs=1)
     learner.predict(work.frame)
     learner.learn(work.segment)
     learner.retrain()
-    state.save(Path(scratch), state.LearnedState.of(learner, work.bundle, "deco-bench", 0))
+    state.save(Path(scratch), state.LearnedState.of(Unguarded(learner), work.bundle, "deco-bench", 0))
     return {"peak_mib": peak_memory_mb()}

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from deco_runtime.errors import RuntimeMissingError, UsageError
-from deco_runtime.learning.recipe import named
-from deco_runtime.storage.bundle import BUFFER, Bundle, open_bundle
+from deco_runtime.learning import registry
+from deco_runtime.learning.buffer import FILE as BUFFER
+from deco_runtime.learning.buffer import initial
+from deco_runtime.learning.deco import Deco
+from deco_runtime.storage.bundle import Bundle, open_bundle
 
 from deco_benchmarks.bench import board, sizes
 from deco_benchmarks.bench.child import Progress
@@ -56,14 +59,14 @@ class Bench:
         options = self.options
         bundle = open_bundle(options.bundle)
         self._recipe = options.recipe or bundle.recipe.name
-        condenses = named(self._recipe).method == "condensation"
+        kind = registry.learner(self._recipe)
+        condenses = kind is Deco
         if options.against_torch and not condenses:
             raise UsageError(
                 f"expected --recipe paper beside --against torch, which has no other, but found {self._recipe}; "
                 "give that, or leave --against out"
             )
-        if condenses:
-            bundle.buffer()  # raises where there is none, before the minutes of measuring
+        registry.started(kind, bundle)  # raises where it cannot start, before the minutes of measuring
         names, unusable = self._engines()
         with tempfile.TemporaryDirectory(dir=_scratch(options.bundle), prefix=".deco-bench-") as scratch:
             content = self._describe(bundle)
@@ -71,7 +74,7 @@ class Bench:
             packages = sorted({sizes.DISTRIBUTION}.union(*self._packages.values()))
             content["versions"] = {"python": platform.python_version(), **sizes.versions(packages)}
             content["engines"] = {name: self._engine(name, scratch) for name in names}
-            learns = "iteration" if condenses else "deco_plus_segment"
+            learns = "iteration" if condenses else f"{self._recipe.replace('+', '_plus')}_segment"
             medians = {n: found["quantities"][learns]["median"] for n, found in content["engines"].items()}
             best = min(medians, key=medians.__getitem__)
             content |= {"best_engine": best, "unusable": unusable}
@@ -115,11 +118,11 @@ class Bench:
                 "depth": made.get("depth"),
                 "pixels": bundle.preprocessing.size,
                 "classes": len(bundle.classes),
-                "ipc": bundle.buffer().ipc if BUFFER in bundle.files else 0,
+                "ipc": initial(bundle).ipc if BUFFER in bundle.files else 0,
                 "weights": bundle.weight_count,
                 "size_mib": sizes.bundle_mib(self.options.bundle),
             },
-            "recipe": named(self._recipe).to_json(),
+            "recipe": registry.named(self._recipe).to_json(),
         }
 
     def _measure_starts(self, names: Sequence[str]) -> None:

@@ -7,7 +7,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 from unittest import mock
@@ -15,14 +14,16 @@ from unittest import mock
 import numpy as np
 from deco_runtime.engine import REPRESENTATION, Engine
 from deco_runtime.learning import condense
-from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.buffer import initial
+from deco_runtime.learning.deco import Deco
+from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.retrain import retrain
 from deco_runtime.learning.vote import vote
 from deco_runtime.storage import state
 
 from deco_benchmarks.bench.child import Progress
 from deco_benchmarks.bench.timing import WARM_UP, Effort, Quantity, effort, milliseconds, quantity, repeat, stopwatch
-from deco_benchmarks.bench.workload import Work, learn_and_update, open_work
+from deco_benchmarks.bench.workload import Work, open_work
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,7 +76,7 @@ def measure(path: Path, progress: Progress, engine: str, recipe: str, quick: boo
     bundle has its graph. scratch: a folder for the state saved."""
     work, how = open_work(path, engine, recipe), effort(quick)
     theta = work.bundle.weights()
-    condenses = work.recipe.method == "condensation"
+    condenses = isinstance(work.learner(), Deco)
     stages = itertools.count()
 
     def step() -> None:
@@ -83,13 +84,15 @@ def measure(path: Path, progress: Progress, engine: str, recipe: str, quick: boo
 
     step()
     found = {"predict": milliseconds(repeat(lambda: work.engine.predict(theta, work.frame), how.least, how.seconds))}
-    saved = state.LearnedState.of(work.learner(), work.bundle, "deco-bench", 0)
+    saved = state.LearnedState.of(Unguarded(work.learner()), work.bundle, "deco-bench", 0)
     found["state_save"] = milliseconds(repeat(lambda: state.save(Path(scratch), saved), how.least, how.seconds / 3))
     step()
     of_paper, scaled = condensing(work, how, step) if condenses else ({}, {})
     found |= of_paper
-    if not condenses or f"graphs/{REPRESENTATION}.onnx" in work.bundle.files:
-        found |= deco_plus(work, how)
+    if not condenses:
+        found |= observing(work, how)
+    elif f"graphs/{REPRESENTATION}.onnx" in work.bundle.files:
+        found |= observing(work.by("deco+"), how)
     step()
     return {"quantities": {name: value.to_json() for name, value in found.items()}, "scaled": scaled}
 
@@ -109,7 +112,7 @@ def condensing(work: Work, how: Effort, step: Callable[[], None]) -> tuple[dict[
     found["segment"] = quantity([seconds * recipe.iterations / count for seconds in times], "s")
     step()
     epochs = min(how.epochs or recipe.retrain_epochs, recipe.retrain_epochs)
-    seconds = stopwatch(work.learner(epochs=epochs).retrain)
+    seconds = stopwatch(work.learner(retrain_epochs=epochs).retrain)
     found["update"] = quantity([seconds * recipe.retrain_epochs / epochs], "s")
     step()
     return found, {
@@ -118,20 +121,21 @@ def condensing(work: Work, how: Effort, step: Callable[[], None]) -> tuple[dict[
     }
 
 
-def deco_plus(work: Work, how: Effort) -> dict[str, Quantity]:
-    """The same work by the recipe `deco+`: one frame predicted, one segment learned and the model updated."""
-    learner = work.by("deco+").learner()
-    segment = partial(learn_and_update, learner, work.segment)
+def observing(work: Work, how: Effort) -> dict[str, Quantity]:
+    """A recipe that costs next to nothing beside the network: one frame predicted, and one segment of observed frames
+    learned and the model updated."""
+    learner, name = work.learner(), work.recipe.name.replace("+", "_plus")
+    _, segment = learner.step(work.segment)
     return {
-        "deco_plus_predict": milliseconds(repeat(lambda: learner.predict(work.frame), how.least, how.seconds)),
-        "deco_plus_segment": quantity(repeat(segment, how.segments, how.seconds), "s"),
+        f"{name}_predict": milliseconds(repeat(lambda: learner.predict(work.frame), how.least, how.seconds)),
+        f"{name}_segment": quantity(repeat(segment, how.segments, how.seconds), "s"),
     }
 
 
 def iterations(work: Work, how: Effort) -> dict[str, list[float]]:
     """Seconds of each stage of whole iterations on a segment of one class; the stages add up to `iteration`."""
-    watch, learner = Stopwatch(), work.kind_of(Learner)
-    condensation = learner.begin(work.segment.x, work.segment.pseudo, work.segment.confidence)
+    watch, learner = Stopwatch(), work.kind_of(Deco)
+    condensation = learner.begin(work.segment.observed["x"], work.segment.pseudo, work.segment.confidence)
     found: dict[str, list[float]] = {}
 
     def one() -> dict[str, float]:
@@ -139,7 +143,7 @@ def iterations(work: Work, how: Effort) -> dict[str, list[float]]:
         started = time.perf_counter()
         model = learner.random_model()
         drawn = time.perf_counter()
-        condensation.update_images(model)
+        learner.iterate(condensation, model)
         return stages_of(watch.marks, started, drawn, time.perf_counter())
 
     with watch.watching(work.engine):
@@ -169,7 +173,7 @@ def stages_of(marks: Sequence[Mark], started: float, drawn: float, ended: float)
 
 def retrain_steps(work: Work, how: Effort) -> list[float]:
     """Seconds of one batch of opt_θ, from whole epochs."""
-    recipe, buffer = replace(work.recipe, retrain_epochs=1), work.bundle.buffer()
+    recipe, buffer = replace(work.recipe, retrain_epochs=1), initial(work.bundle)
     theta, classes, rng = work.bundle.weights(), len(work.bundle.classes), np.random.default_rng(0)
     batches = -(-len(buffer.y_syn) // recipe.retrain_batch)
     times = repeat(lambda: retrain(work.engine, theta, buffer, classes, recipe, rng), how.least, how.seconds)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-from deco_runtime.learning.deco import Learner
 
 from deco_benchmarks.bench.board import load
 from deco_benchmarks.bench.child import Progress
 from deco_benchmarks.bench.sensors import read_sensors
-from deco_benchmarks.bench.workload import Work, learn_and_update, open_work
+from deco_benchmarks.bench.workload import open_work
 
 EVERY_S = 10.0
 """Seconds between two samples."""
@@ -25,11 +21,8 @@ def measure(path: Path, progress: Progress, engine: str, recipe: str, minutes: f
     load is above the number of cores when other work slows the board down, which is no throttling.
     """
     work = open_work(path, engine, recipe)
-    step: Callable[[], None]
-    if work.recipe.method == "regression":
-        rate_of, step = "segments_per_second", partial(learn_and_update, work.learner(), work.segment)
-    else:
-        rate_of, step = "iterations_per_second", _iteration(work)
+    many, step = work.learner().step(work.segment)
+    rate_of = f"{many}_per_second"
     step()
     seconds, samples, count = 60 * minutes, [{"seconds": 0.0, "load": load(), **read_sensors()}], 0
     label = f"{engine}: sustained, seconds"
@@ -48,9 +41,3 @@ def measure(path: Path, progress: Progress, engine: str, recipe: str, minutes: f
         progress(label, min(round(now - started), round(seconds)), round(seconds))
         if ended:
             return {"engine": engine, "minutes": minutes, "samples": samples}
-
-
-def _iteration(work: Work) -> Callable[[], None]:
-    learner = work.kind_of(Learner)
-    condensation = learner.begin(work.segment.x, work.segment.pseudo, work.segment.confidence)
-    return lambda: condensation.update_images(learner.random_model())

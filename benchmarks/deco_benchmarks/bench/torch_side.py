@@ -14,8 +14,10 @@ from deco_export import models
 from deco_runtime.errors import BundleError
 from deco_runtime.host.machine import peak_memory_mb
 from deco_runtime.host.threads import threads
+from deco_runtime.learning.buffer import initial
 from deco_runtime.learning.condense import TINY
-from deco_runtime.learning.recipe import Recipe, named
+from deco_runtime.learning.deco import Deco
+from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Floats
 from torch import nn
@@ -95,7 +97,7 @@ def match_gradients(model: nn.Module, data: Matching, micro_batch: int | None = 
     return (plus - minus) / (2 * ε)
 
 
-def retrain(model: nn.Module, x: torch.Tensor, y: torch.Tensor, recipe: Recipe, epochs: int) -> None:
+def retrain(model: nn.Module, x: torch.Tensor, y: torch.Tensor, recipe: Hyperparameters, epochs: int) -> None:
     """opt_θ: shuffled epochs over the buffer x (n, C, H, W), y (n,) by torch's own SGD."""
     optimizer = torch.optim.SGD(
         model.parameters(), recipe.retrain_rate, recipe.retrain_momentum, weight_decay=recipe.weight_decay
@@ -148,8 +150,8 @@ def memory(path: Path, progress: Progress) -> dict[str, Any]:
 
     Saving and the contrastive term are left out, which can only make this side smaller.
     """
-    bundle, recipe = open_bundle(path), named("paper")
-    model, rng, buffer = build(bundle), np.random.default_rng(0), bundle.buffer()
+    bundle, recipe = open_bundle(path), Deco.RECIPE
+    model, rng, buffer = build(bundle), np.random.default_rng(0), initial(bundle)
     x = rng.standard_normal((recipe.segment, *bundle.image_shape), np.float32)
     with torch.inference_mode():
         model(torch.from_numpy(x[:1]))

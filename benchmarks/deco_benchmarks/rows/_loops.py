@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 from deco_runtime.learning.condense import Condensation
-from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.deco import Deco
 from deco_runtime.learning.retrain import sgd_step
 
 
-class InnerLoop(Learner):
+class InnerLoop(Deco):
     """A learner that can match along eq:opt1: θ_{t+1} = opt_θ(θ_t, S), for t = 0 … T − 1 with T = L of the recipe."""
 
     def inner_loop(self, work: Condensation, check: Callable[[], None]) -> None:
@@ -28,4 +28,4 @@ class InnerLoop(Learner):
                 model, velocity = sgd_step(
                     model, velocity, gradient, recipe.retrain_rate, recipe.retrain_momentum, recipe.weight_decay
                 )
-            work.update_images(model)
+            self.iterate(work, model)

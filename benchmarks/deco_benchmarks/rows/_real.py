@@ -15,4 +15,4 @@ def replaced(buffer: CondensedBuffer, places: Mapping[int, int], x: Floats, y: I
     into, index = np.array(list(places.keys()), np.int64), np.array(list(places.values()), np.int64)
     x_syn, y_syn = buffer.x_syn.copy(), buffer.y_syn.copy()
     x_syn[into], y_syn[into] = x[index], y[index]
-    return Condensed(CondensedBuffer(x_syn, y_syn, buffer.velocity), [], [], 0)
+    return Condensed(CondensedBuffer(x_syn, y_syn, buffer.velocity))

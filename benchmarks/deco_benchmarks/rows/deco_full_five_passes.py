@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deco_benchmarks.rows import LearnerRow, Row, Setup
+from deco_benchmarks.rows import Row, Setup
 from deco_benchmarks.rows.deco_full import Full
 
 NAME = "DECO-Full (finite difference)"
@@ -11,4 +11,4 @@ ABOUT = "Bi-level condensation with DECO's finite difference in place of the exa
 
 def make(setup: Setup) -> Row:
     """As DECO-Full, with the recipe's own gradient."""
-    return LearnerRow(setup.learner(Full))
+    return Row(setup.learner(Full))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from deco_runtime.learning.condense import Condensed
 from deco_runtime.types import Floats, Ints
 
-from deco_benchmarks.rows import LearnerRow, Row, Setup
+from deco_benchmarks.rows import Row, Setup
 from deco_benchmarks.rows._loops import InnerLoop
 
 NAME = "DECO-Inner"
@@ -16,13 +16,13 @@ ABOUT = "DECO with one random model per segment that is trained between matching
 
 def make(setup: Setup) -> Row:
     """As many matching steps as DECO, from the same condensed buffer."""
-    return LearnerRow(setup.learner(Inner))
+    return Row(setup.learner(Inner))
 
 
 class Inner(InnerLoop):
     """L steps along one model."""
 
-    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+    def condense(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
         work = self.begin(x, y, w)
         self.inner_loop(work, check)
         return work.done()

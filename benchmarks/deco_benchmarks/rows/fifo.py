@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from deco_runtime.learning.condense import Condensed
-from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.deco import Deco
 from deco_runtime.types import Floats, Ints
 
-from deco_benchmarks.rows import LearnerRow, Row, Setup
+from deco_benchmarks.rows import Row, Setup
 from deco_benchmarks.rows._real import replaced
 
 NAME = "FIFO"
@@ -18,22 +18,22 @@ ABOUT = "Keeps the newest real frames (Hayes et al. 2019)."
 
 def make(setup: Setup) -> Row:
     """Starts with `ipc` labelled images per class."""
-    return LearnerRow(setup.learner(Queue, setup.real_buffer()))
+    return Row(setup.learner(Queue, setup.real_buffer()))
 
 
-class Queue(Learner):
+class Queue(Deco):
     """A ring: `oldest` is the place that goes next."""
 
-    KEPT: ClassVar[tuple[str, ...]] = ("oldest",)
+    OWN: ClassVar[tuple[str, ...]] = ("oldest",)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.oldest = 0
 
-    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
-        size = len(self.buffer.y_syn)
+    def condense(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+        size = len(self.memory.y_syn)
         places = {}
         for i in range(len(y)):
             places[self.oldest] = i
             self.oldest = (self.oldest + 1) % size
-        return replaced(self.buffer, places, x, y)
+        return replaced(self.memory, places, x, y)

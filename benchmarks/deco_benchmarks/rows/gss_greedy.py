@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from deco_runtime.learning.condense import TINY, Condensed
-from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.deco import Deco
 from deco_runtime.types import Floats, Ints
 from scipy.special import softmax
 
-from deco_benchmarks.rows import LearnerRow, Row, Setup
+from deco_benchmarks.rows import Row, Setup
 from deco_benchmarks.rows._real import replaced
 
 NAME = "GSS-Greedy"
@@ -23,10 +23,10 @@ COMPARED = 10
 
 def make(setup: Setup) -> Row:
     """Starts with `ipc` labelled images per class."""
-    return LearnerRow(setup.learner(Distinct, setup.real_buffer()))
+    return Row(setup.learner(Distinct, setup.real_buffer()))
 
 
-class Distinct(Learner):
+class Distinct(Deco):
     """Every frame of the buffer has a score: 1 + the largest cosine of its gradient with some others when it came.
 
     A new frame of score c < 1 (its gradient opposes those compared) takes the place of frame i, drawn with probability
@@ -37,17 +37,17 @@ class Distinct(Learner):
     formed: cos((p − t) ⊗ f, (p' − t') ⊗ f') = cos(p − t, p' − t') · cos(f, f').
     """
 
-    KEPT: ClassVar[tuple[str, ...]] = ("score",)
+    OWN: ClassVar[tuple[str, ...]] = ("score",)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        error, feature = self._factors(self.buffer.x_syn, self.buffer.y_syn)
+        error, feature = self._factors(self.memory.x_syn, self.memory.y_syn)
         places = np.arange(len(error))
         others = [self._some(np.delete(places, i)) for i in places]
         self.score = np.array([_score(error[i], feature[i], error[o], feature[o]) for i, o in enumerate(others)])
 
-    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
-        error, feature = self._factors(self.buffer.x_syn, self.buffer.y_syn)  # of the buffer, as it changes below
+    def condense(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+        error, feature = self._factors(self.memory.x_syn, self.memory.y_syn)  # of the buffer, as it changes below
         places: dict[int, int] = {}
         for i, (e, f) in enumerate(zip(*self._factors(x, y), strict=True)):
             some = self._some(np.arange(len(error)))
@@ -59,7 +59,7 @@ class Distinct(Learner):
             if self.rng.random() < weight[place] / (weight[place] + score):
                 places[place], self.score[place] = i, score
                 error[place], feature[place] = e, f
-        return replaced(self.buffer, places, x, y)
+        return replaced(self.memory, places, x, y)
 
     def _some(self, places: Ints) -> Ints:
         """COMPARED random ones of these places, or all where there are fewer."""
@@ -67,7 +67,7 @@ class Distinct(Learner):
 
     def _factors(self, x: Floats, y: Ints) -> tuple[Floats, Floats]:
         """Error p − onehot(y) (n, K) and feature f (n, F) of each frame under the model as it is now, of length 1."""
-        logits, features = self.engine.predict(self.theta, x)
+        logits, features = self.engine.predict(self.model, x)
         error = softmax(logits, axis=1)
         error[np.arange(len(y)), y] -= 1.0
         return _unit(error), _unit(features)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from deco_runtime.learning.condense import Condensed
-from deco_runtime.learning.deco import Learner
-from deco_runtime.learning.learner import RetrainReport, seen_once
-from deco_runtime.types import Batches, Check, Floats, Ints
+from deco_runtime.engine import Engine
+from deco_runtime.learning.hyperparameters import Hyperparameters
+from deco_runtime.learning.learner import Learner, seen_once
+from deco_runtime.learning.origin import Bundle
+from deco_runtime.learning.reports import SegmentReport
+from deco_runtime.learning.vote import pseudo_label, vote
+from deco_runtime.types import Batches, Check, Floats, Ints, Observed, Segment
 
-from deco_benchmarks.rows import LearnerRow, Row, Setup
+from deco_benchmarks.rows import Row, Setup
 
 NAME = "Head"
 ABOUT = "Ridge regression onto one-hot labels from frozen features; exact, so it forgets nothing."
@@ -27,82 +30,83 @@ Doubles = npt.NDArray[np.float64]
 
 def make(setup: Setup) -> Row:
     """Starts from the labelled images; costs as much memory as F² numbers."""
-    learner = setup.learner(Ridge)
-    assert isinstance(learner, Ridge)
+    learner = Ridge.open(setup.bundle, setup.engine, setup.recipe, setup.rng)
     learner.begin_with(setup.x_labelled, setup.y_labelled)
     return Head(learner)
 
 
-class Ridge(Learner):
-    """Keeps A = Σ f fᵀ and B = Σ f onehot(y) with a constant feature; its update of the model is W = (A + λI)⁻¹B."""
+@dataclass(frozen=True)
+class Sums:
+    """A = Σ f fᵀ (F + 1, F + 1) and B = Σ f onehot(y)ᵀ (F + 1, K), of features with a constant 1 behind, float64."""
 
-    KEPT: ClassVar[tuple[str, ...]] = ("penalty", "a", "b", "weights")
-
-    penalty: float
     a: Doubles
     b: Doubles
-    weights: Doubles
+
+
+class Ridge(Learner):
+    """The memory are the sums, the model is W = (A + λI)⁻¹B, flat; θ, and so the features, stay as they are."""
+
+    OWN: ClassVar[tuple[str, ...]] = ("penalty",)
+    memory: Sums
+    recipe: Hyperparameters
+
+    def __init__(self, engine: Engine, theta: Floats, classes: int, recipe: Any, rng: np.random.Generator) -> None:
+        super().__init__(engine, theta, Sums(np.zeros((0, 0)), np.zeros((0, classes))), classes, recipe, rng)
+        self.theta, self.penalty = theta, 0.0
+        self.steps, self.solve_steps = ("adding up the segment", 1), ("solving the regression", 1)
+
+    @classmethod
+    def open(cls, bundle: Bundle, engine: Engine, recipe: Any, rng: np.random.Generator) -> Ridge:
+        return cls(engine, bundle.weights(), len(bundle.classes), recipe, rng)
 
     def begin_with(self, x: Floats, y: Ints) -> None:
         """Choose λ and solve for the labelled images x (n, C, H, W), y (n,)."""
-        f = self.features(x)
+        f = with_constant(self.engine.predict(self.theta, x)[1])
         self.penalty = best_penalty(f, y, self.classes)
-        self.a, self.b = f.T @ f, f.T @ np.eye(self.classes)[y]
-        self.solve()
+        self.memory = Sums(f.T @ f, f.T @ np.eye(self.classes)[y])
+        self.model = self.solve(lambda: None)[0]
 
-    def features(self, x: Floats) -> Doubles:
-        """Frozen features with a constant 1 behind, (n, F + 1) float64."""
-        z = self.engine.predict(self.theta, x)[1].astype(np.float64)
-        return np.concatenate([z, np.ones((len(z), 1))], axis=1)
+    def observe(self, x: Floats) -> Observed:
+        votes, features = self.engine.predict(self.theta, x)
+        return {"votes": votes, "features": features}
 
-    def solve(self) -> None:
-        """W (F + 1, K)."""
-        self.weights = np.linalg.solve(self.a + self.penalty * np.eye(len(self.a)), self.b).astype(np.float64)
-
-    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
-        """Add the active frames to the sums, each with weight 1; the buffer stays."""
-        f = self.features(x)
-        self.a += f.T @ f
-        self.b += f.T @ np.eye(self.classes)[y]
-        return Condensed(self.buffer, [], [], 0)
-
-    def answer(self, model: Floats, x: Floats) -> Floats:
+    def answer(self, model: Floats, observed: Observed) -> Floats:
         """Regression values as logits, in place of the model's own last layer: only their order means something."""
-        return self.values(self.features(x))
+        return (with_constant(observed["features"]) @ model.reshape(-1, self.classes)).astype(np.float32)
 
     def answers_on(self, images: Batches) -> Callable[[Floats, Check], Floats]:
-        """As in `BaseLearner`, but the features of the images are computed once."""
-        return seen_once(images, lambda x: (self.features(x),), lambda model, f: self.values(f))
+        return seen_once(images, self.observe, self.answer)
 
-    def values(self, f: Doubles) -> Floats:
-        """Features (n, F + 1) → (n, K)."""
-        return (f @ self.weights).astype(np.float32)
+    def update(self, segment: Segment, check: Check) -> tuple[Sums, SegmentReport]:
+        """Add the active frames to the sums, each with weight 1; active by the frozen model's votes, since a regression
+        that votes for itself drifts to the classes it saw last."""
+        pseudo, confidence = pseudo_label(segment.observed["votes"])
+        voted = Segment(segment.observed, pseudo, confidence, segment.labels, segment.cut)
+        active = vote(voted, self.classes, self.recipe)
+        f = with_constant(segment.observed["features"][active.index])
+        known = segment.labels[active.index]
+        return Sums(self.memory.a + f.T @ f, self.memory.b + f.T @ np.eye(self.classes)[active.y]), SegmentReport(
+            active=active.classes.tolist(),
+            kept=len(active) / max(len(segment), 1),
+            pseudo_accuracy=float(np.mean(known == active.y)) if len(active) and (known >= 0).all() else None,
+        )
 
-    def retrain(self, check: Callable[[], None] = lambda: None) -> RetrainReport:
-        """Solve; θ, and so the features, stay as they are."""
-        started = time.monotonic()
-        self.solve()
-        self.retrains += 1
-        self.since_retrain = 0
-        return RetrainReport(None, True, time.monotonic() - started)
+    def solve(self, check: Check) -> tuple[Any, list[float]]:
+        """W (F + 1, K), flat."""
+        a, b = self.memory.a, self.memory.b
+        return np.linalg.solve(a + self.penalty * np.eye(len(a)), b).ravel(), []
 
 
-class Head(LearnerRow):
-    """Votes with the frozen model and answers with the regression."""
-
-    learner: Ridge
-
-    def vote(self, x: Floats) -> Floats:
-        """The frozen model's logits: a regression that votes for itself drifts to the classes it saw last."""
-        return self.learner.engine.predict(self.learner.theta, x)[0]
+class Head(Row):
+    """Uses the segments since the last solution too, at the end."""
 
     def finish(self) -> None:
-        """Use the segments since the last solution too."""
-        self.learner.solve()
+        self.learner.retrain()
 
-    def state_bytes(self) -> int:
-        """A, B and W."""
-        return self.learner.a.nbytes + self.learner.b.nbytes + self.learner.weights.nbytes
+
+def with_constant(features: Floats) -> Doubles:
+    """Features (n, F) with a constant 1 behind, (n, F + 1) float64."""
+    return np.concatenate([features.astype(np.float64), np.ones((len(features), 1))], axis=1)
 
 
 def best_penalty(f: Doubles, y: Ints, classes: int) -> float:

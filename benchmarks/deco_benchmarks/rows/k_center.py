@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from deco_runtime.learning.buffer import CondensedBuffer
 from deco_runtime.learning.condense import Condensed
-from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.deco import Deco
 from deco_runtime.types import Floats, Ints
 
-from deco_benchmarks.rows import LearnerRow, Row, Setup
+from deco_benchmarks.rows import Row, Setup
 
 NAME = "K-Center"
 ABOUT = "Keeps real frames that cover the feature space, by the greedy k-center rule (Sener & Savarese 2017)."
@@ -19,17 +19,17 @@ ABOUT = "Keeps real frames that cover the feature space, by the greedy k-center 
 
 def make(setup: Setup) -> Row:
     """Starts with `ipc` labelled images per class."""
-    return LearnerRow(setup.learner(Covering, setup.real_buffer()))
+    return Row(setup.learner(Covering, setup.real_buffer()))
 
 
-class Covering(Learner):
+class Covering(Deco):
     """Buffer and active frames compete, in the features of the model as it is now."""
 
-    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
-        x_all, y_all = np.concatenate([self.buffer.x_syn, x]), np.concatenate([self.buffer.y_syn, y])
-        features = self.engine.predict(self.theta, x_all)[1].astype(np.float64)
-        kept = greedy_centers(features, len(self.buffer.y_syn), first=0)
-        return Condensed(CondensedBuffer(x_all[kept], y_all[kept], self.buffer.velocity), [], [], 0)
+    def condense(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+        x_all, y_all = np.concatenate([self.memory.x_syn, x]), np.concatenate([self.memory.y_syn, y])
+        features = self.engine.predict(self.model, x_all)[1].astype(np.float64)
+        kept = greedy_centers(features, len(self.memory.y_syn), first=0)
+        return Condensed(CondensedBuffer(x_all[kept], y_all[kept], self.memory.velocity))
 
 
 def greedy_centers(points: npt.NDArray[np.float64], count: int, first: int) -> Ints:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from deco_runtime.learning.condense import Condensed
-from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.deco import Deco
 from deco_runtime.types import Floats, Ints
 
-from deco_benchmarks.rows import LearnerRow, Row, Setup
+from deco_benchmarks.rows import Row, Setup
 from deco_benchmarks.rows._real import replaced
 
 NAME = "Random"
@@ -18,23 +18,23 @@ ABOUT = "Keeps a uniform random sample of all real frames seen (reservoir sampli
 
 def make(setup: Setup) -> Row:
     """Starts with `ipc` labelled images per class, which count as seen."""
-    return LearnerRow(setup.learner(Reservoir, setup.real_buffer()))
+    return Row(setup.learner(Reservoir, setup.real_buffer()))
 
 
-class Reservoir(Learner):
+class Reservoir(Deco):
     """Algorithm R: the n-th frame replaces a random place of the buffer of size b with probability b/n."""
 
-    KEPT: ClassVar[tuple[str, ...]] = ("seen",)
+    OWN: ClassVar[tuple[str, ...]] = ("seen",)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.seen = len(self.buffer.y_syn)
+        self.seen = len(self.memory.y_syn)
 
-    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+    def condense(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
         places: dict[int, int] = {}
         for i in range(len(y)):
             self.seen += 1
             place = int(self.rng.integers(self.seen))
-            if place < len(self.buffer.y_syn):
+            if place < len(self.memory.y_syn):
                 places[place] = i
-        return replaced(self.buffer, places, x, y)
+        return replaced(self.memory, places, x, y)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 from deco_runtime.learning.buffer import CondensedBuffer
 from deco_runtime.learning.condense import Condensed
-from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.deco import Deco
 from deco_runtime.types import Floats, Ints
 from scipy.special import log_softmax
 
-from deco_benchmarks.rows import LearnerRow, Row, Setup
+from deco_benchmarks.rows import Row, Setup
 
 NAME = "Selective-BP"
 ABOUT = "Keeps the real frames with the lowest confidence of the deployed model (Jiang et al. 2019)."
@@ -19,15 +19,15 @@ ABOUT = "Keeps the real frames with the lowest confidence of the deployed model 
 
 def make(setup: Setup) -> Row:
     """Starts with `ipc` labelled images per class."""
-    return LearnerRow(setup.learner(LeastConfident, setup.real_buffer()))
+    return Row(setup.learner(LeastConfident, setup.real_buffer()))
 
 
-class LeastConfident(Learner):
+class LeastConfident(Deco):
     """Buffer and active frames compete; confidence is that in the stored label, under the model as it is now."""
 
-    def update_buffer(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
-        x_all, y_all = np.concatenate([self.buffer.x_syn, x]), np.concatenate([self.buffer.y_syn, y])
-        logits, _ = self.engine.predict(self.theta, x_all)
+    def condense(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:
+        x_all, y_all = np.concatenate([self.memory.x_syn, x]), np.concatenate([self.memory.y_syn, y])
+        logits, _ = self.engine.predict(self.model, x_all)
         log_p = log_softmax(logits, axis=1)[np.arange(len(y_all)), y_all]
-        kept = np.sort(np.argsort(log_p, kind="stable")[: len(self.buffer.y_syn)])
-        return Condensed(CondensedBuffer(x_all[kept], y_all[kept], self.buffer.velocity), [], [], 0)
+        kept = np.sort(np.argsort(log_p, kind="stable")[: len(self.memory.y_syn)])
+        return Condensed(CondensedBuffer(x_all[kept], y_all[kept], self.memory.velocity))

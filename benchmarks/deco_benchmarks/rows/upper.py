@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from deco_runtime.learning.deco import Learner
-from deco_runtime.learning.learner import SegmentReport
+from deco_runtime.learning.frozen import Frozen
+from deco_runtime.learning.reports import SegmentReport
 from deco_runtime.learning.retrain import sgd_step
 from deco_runtime.learning.vote import targets
-from deco_runtime.types import Segment
+from deco_runtime.types import Floats, Observed, Segment
 
-from deco_benchmarks.rows import LearnerRow, Row, Setup
-from deco_benchmarks.rows.frozen import Idle
+from deco_benchmarks.rows import Row, Setup
 
 NAME = "Upper"
 ABOUT = (
@@ -23,24 +22,33 @@ RATE, BATCH = 0.02, 64
 
 def make(setup: Setup) -> Row:
     """The pre-trained model until `finish`."""
-    return Upper(setup.learner(Idle), setup)
+    return Upper(Keeping.open(setup.bundle, setup.engine, Frozen.RECIPE, setup.rng), setup)
 
 
-class Upper(LearnerRow):
+class Keeping(Frozen):
+    """Votes, and changes nothing; it sees the pixels themselves, for whoever keeps them."""
+
+    OWN = None  # all frames so far would have to be written out
+
+    def observe(self, x: Floats) -> Observed:
+        return {"x": x}
+
+    def answer(self, model: Floats, observed: Observed) -> Floats:
+        return self.engine.predict(model, observed["x"])[0]
+
+
+class Upper(Row):
     """Keeps every frame as float32, which is many times the memory of any other row."""
 
-    def __init__(self, learner: Learner, setup: Setup) -> None:
+    def __init__(self, learner: Keeping, setup: Setup) -> None:
         super().__init__(learner)
         self.setup, self.x, self.y = setup, [setup.x_labelled], [setup.y_labelled]
 
     def learn(self, segment: Segment) -> SegmentReport:
         """Keep the frames with their true labels."""
-        self.x.append(segment.x)
+        self.x.append(segment.observed["x"])
         self.y.append(segment.labels)
         return self.learner.learn(segment)
-
-    def kept(self) -> None:
-        """All frames so far would have to be written out."""
 
     def retrain(self) -> None:
         """Not before the end."""

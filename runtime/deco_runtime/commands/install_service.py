@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deco_runtime.errors import RuntimeMissingError, StateError, UsageError
-from deco_runtime.learning.recipe import RECIPES, named
+from deco_runtime.learning import registry
 from deco_runtime.sources.video import VARIABLE
 from deco_runtime.telemetry.console import say
 from deco_runtime.telemetry.redact import redact
@@ -141,7 +141,7 @@ def unit(service: Service) -> str:
     metavar="DIR",
     help=f"Where learned state is kept; any but the default needs --user.  [default: {STATES}/NAME]",
 )
-@click.option("--recipe", type=click.Choice(sorted(RECIPES)), help="As for deco-run.  [default: the bundle's]")
+@click.option("--recipe", type=click.Choice(registry.names()), help="As for deco-run.  [default: the bundle's]")
 @click.option("--user", metavar="NAME", help="Who the service runs as.  [default: a user that systemd makes up]")
 @click.option("--name", default="deco", show_default=True, metavar="NAME", help="Of the service.")
 @click.option("--print", "show", is_flag=True, help="Write the unit to standard output, and to no file.")
@@ -167,8 +167,8 @@ def install_service(
     from deco_runtime.storage.bundle import open_bundle  # not at the top: --help must not need OpenCV
 
     opened = open_bundle(_absolute(bundle))
-    if recipe and named(recipe).method == "condensation":
-        opened.buffer()  # raises where there is none: a service that cannot start is no use
+    if recipe:
+        registry.started(registry.learner(recipe), opened)  # raises: a service that cannot start is no use
     directory = _state(state, name, user, groups)
     program = _absolute(Path(sys.executable))
     if re.search(r"[\"'\\]", str(program)):

@@ -21,7 +21,7 @@ from deco_runtime.engine import PRECISIONS
 from deco_runtime.engines.registry import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.host.threads import threads
-from deco_runtime.learning import recipe as recipes
+from deco_runtime.learning import registry
 from deco_runtime.running.limits import Limits
 from deco_runtime.telemetry.console import tell
 
@@ -75,9 +75,10 @@ def command() -> click.Command:
         ),
         click.Option(
             ["--recipe"],
-            type=click.Choice(sorted(recipes.RECIPES)),
-            help="How to learn: paper condenses each segment into the buffer and retrains on it; deco+ takes every "
-            "frame into a regression on the pre-trained model.  [default: the bundle's]",
+            type=click.Choice(registry.names()),
+            help="How to learn: "
+            + " ".join(f"{name}: {registry.learner(name).ABOUT}" for name in registry.names())
+            + "  [default: the bundle's]",
         ),
         click.Option(
             ["--set", "settings"],

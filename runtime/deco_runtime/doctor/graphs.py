@@ -13,7 +13,7 @@ from deco_runtime.host.job import Report, run_job
 from deco_runtime.host.job_child import Answer
 
 if TYPE_CHECKING:
-    from deco_runtime.storage.bundle import Bundle
+    pass
 
 BUNDLE_S = 120.0
 """Seconds for reading and hashing the bundle."""
@@ -114,7 +114,9 @@ def describe(answer: Answer, path: str) -> None:
     """
     from deco_runtime.engines.golden import INPUTS
     from deco_runtime.engines.registry import by_preference
-    from deco_runtime.storage.bundle import BUFFER, open_bundle
+    from deco_runtime.learning import registry
+    from deco_runtime.learning.buffer import FILE as BUFFER
+    from deco_runtime.storage.bundle import open_bundle
 
     bundle = open_bundle(Path(path))
     there = [graph for graph in INPUTS if f"graphs/{graph}.onnx" in bundle.files]
@@ -127,15 +129,8 @@ def describe(answer: Answer, path: str) -> None:
         engines=[name for name, reason in by_preference(bundle).items() if reason is None],
         graphs=there,
         lacks=[graph for graph in INPUTS if graph not in there],
-        state_bytes=_state_bytes(bundle),
+        state_bytes=registry.state_bytes(registry.learner(bundle.recipe.name), bundle),
     )
-
-
-def _state_bytes(bundle: Bundle) -> int:
-    """What the bundle's own recipe keeps, each memory twice: once as it is, once to go back to."""
-    if bundle.recipe.method == "regression":
-        return 2 * bundle.regression().statistics.nbytes
-    return bundle.weights().nbytes + 4 * bundle.buffer().x_syn.nbytes
 
 
 def run_graphs(answer: Answer, path: str, engine: str, graphs: list[str]) -> None:

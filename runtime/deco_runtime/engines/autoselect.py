@@ -10,20 +10,21 @@ import statistics
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deco_runtime.engines.golden import golden_check
+from deco_runtime.engines.golden import INPUTS, call_of, golden_check
 from deco_runtime.engines.registry import by_preference, open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.host.job import run_job
 from deco_runtime.host.job_child import Answer
 from deco_runtime.host.threads import limit_threads, threads
-from deco_runtime.storage.bundle import Bundle, open_bundle
+
+if TYPE_CHECKING:
+    from deco_runtime.storage.bundle import Bundle
 
 FILE = "engine.json"
-TIMED = {"condensation": "a weight gradient", "regression": "the representation"}
 IMAGES = 16
 """Of the timed batch: two micro-batches."""
 ROUNDS = 5
@@ -31,59 +32,63 @@ LIMIT_S = 120.0
 """Longest silence of a timed engine; a board may take half a minute to load one."""
 
 
-def fastest(bundle: Bundle, directory: Path, method: str, precision: str = "fp32") -> tuple[str, str | None]:
+def fastest(bundle: Bundle, directory: Path, graph: str, precision: str = "fp32") -> tuple[str, str | None]:
     """The engine of this precision to take for the bundle, and a sentence about the choice, None where there was none.
 
-    Each usable engine computes what the recipe's method needs most, TIMED, in a process of its own; one that dies,
+    Each usable engine computes the `graph` that the learner spends its time in, in a process of its own; one that dies,
     hangs or is off its golden values is not taken. The times are kept in the state `directory`, and taken again for
-    other hardware, runtimes, bundles or methods only.
+    other hardware, runtimes, bundles or graphs only.
     """
     usable = [name for name, reason in by_preference(bundle, precision).items() if reason is None]
     if len(usable) < 2:
         return "auto", None
-    machine = _machine(bundle.hash, method)
+    machine = _machine(bundle.hash, graph)
     times = _read(directory / FILE, machine, usable)
     if times is None:
-        times = {name: _seconds(bundle.path, name, method) for name in usable}
+        times = {name: _seconds(bundle.path, name, graph) for name in usable}
         _write(directory / FILE, {"machine": machine, "seconds": times})
     found = {name: seconds for name, seconds in times.items() if seconds is not None}
     if not found:
         return "auto", None
     best = min(found, key=lambda name: found[name])
     told = ", ".join(f"{name} {1e3 * s:.3g} ms" if s is not None else f"{name} fails" for name, s in times.items())
-    return best, f"--engine auto takes {best}; {TIMED[method]} of {IMAGES} images takes {told}"
+    return best, f"--engine auto takes {best}; the {graph.replace('_', ' ')} of {IMAGES} images takes {told}"
 
 
-def time_engine(answer: Answer, bundle: str, engine: str, method: str, at_most: int) -> None:
-    """The job: median seconds of what TIMED says at the deployed weights, on at most so many threads.
+def time_engine(answer: Answer, bundle: str, engine: str, graph: str, at_most: int) -> None:
+    """The job: median seconds of this graph at the deployed weights, on at most so many threads.
 
     Raises the DecoError of an engine that cannot be opened, and BundleError when it is off its golden values.
     """
+    from deco_runtime.storage.bundle import open_bundle  # and with it OpenCV, which --help must not need
+
     limit_threads(at_most)
     opened = open_bundle(Path(bundle))
     runner = open_engine(opened, engine)
-    if (complaint := golden_check(opened, runner, method)) is not None:
+    if (complaint := golden_check(opened, runner, graph)) is not None:
         raise BundleError(complaint)
     theta, rng = opened.weights(), np.random.default_rng(0)
-    x = rng.standard_normal((IMAGES, *opened.image_shape), np.float32)
-    t = np.eye(len(opened.classes), dtype=np.float32)[rng.integers(0, len(opened.classes), IMAGES)]
-    times = []
+    labels = rng.integers(0, len(opened.classes), IMAGES)
+    given = {
+        "x": rng.standard_normal((IMAGES, *opened.image_shape), np.float32),
+        "t": np.eye(len(opened.classes), dtype=np.float32)[labels],
+        "u": rng.standard_normal((IMAGES, opened.features), np.float32),
+        "v": rng.standard_normal(opened.weight_count, np.float32),
+    }
+    call, inputs, times = call_of(runner, graph, theta), [given[name] for name in INPUTS[graph]], []
     for _ in range(ROUNDS + 1):
         begun = time.perf_counter()
-        if method == "regression":
-            runner.represent(x)
-        else:
-            runner.weight_gradient(theta, x, t)
+        call(*inputs)
         times.append(time.perf_counter() - begun)
     answer(seconds=statistics.median(times[1:]))
 
 
-def _seconds(path: Path, engine: str, method: str) -> float | None:
-    report = run_job("engine", LIMIT_S, bundle=str(path), engine=engine, method=method, at_most=threads())
+def _seconds(path: Path, engine: str, graph: str) -> float | None:
+    report = run_job("engine", LIMIT_S, bundle=str(path), engine=engine, graph=graph, at_most=threads())
     return float(report.told["seconds"]) if report.end == "done" else None
 
 
-def _machine(bundle: str, method: str) -> dict[str, Any]:
+def _machine(bundle: str, graph: str) -> dict[str, Any]:
     """What a timing depends on."""
     versions = {}
     with contextlib.suppress(Exception):  # a broken one is met, and said, when an engine is opened
@@ -92,7 +97,7 @@ def _machine(bundle: str, method: str) -> dict[str, Any]:
         versions["onnxruntime"] = onnxruntime.__version__
     with contextlib.suppress(metadata.PackageNotFoundError):
         versions["openvino"] = metadata.version("openvino")
-    given = {"threads": threads(), "bundle": bundle, "method": method}
+    given = {"threads": threads(), "bundle": bundle, "graph": graph}
     return {"node": platform.node(), "machine": platform.machine(), **given, **versions}
 
 

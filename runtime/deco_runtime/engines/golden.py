@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deco_runtime.engine import EXACT, REPRESENTATION, Engine
 from deco_runtime.errors import BundleError, DecoError, first_line
-from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Floats
+
+if TYPE_CHECKING:
+    from deco_runtime.storage.bundle import Bundle
 
 TOLERANCE = 1e-3
 """Largest allowed ‖found − golden‖∞ / ‖golden‖∞. The export allows a tenth of it between torch and ONNX Runtime on one
@@ -25,8 +29,6 @@ REDUCED = 0.2
 """Largest allowed ‖found − expected‖₂ / ‖expected‖₂ of gradients in bf16 or fp16: with 8 bits of a mantissa a tenth is
 usual for a trained model of three layers, while a wrong kernel is off by the whole."""
 
-LEARNS_WITH = {None: (), "condensation": ("weight_gradient",), "regression": (REPRESENTATION,)}
-"""The graph whose golden values are checked at the start of a run, by `Recipe.method`; None: nothing is learned."""
 INPUTS = {
     "predict": ("x",),
     "weight_gradient": ("x", "t"),
@@ -66,19 +68,19 @@ class Comparison:
     again_s: float
 
 
-def golden_check(bundle: Bundle, engine: Engine, method: str | None) -> str | None:
+def golden_check(bundle: Bundle, engine: Engine, graph: str) -> str | None:
     """Why the engine's graphs are not to be trusted on this machine, as a sentence; None when they are.
 
-    Runs predict and, for what a recipe of this `method` learns with, one graph more on the golden inputs, as far as the
-    bundle has values for them. Raises BundleError when these are malformed.
+    Runs predict and this graph, that of the learner, on the golden inputs, as far as the bundle has values for them.
+    Raises BundleError when these are malformed.
     """
     theta = bundle.weights()
-    for graph in ("predict", *LEARNS_WITH[method]):
-        golden = read_golden(bundle, graph)
+    for each in dict.fromkeys(("predict", graph)):
+        golden = read_golden(bundle, each)
         if golden is None:
             continue
         try:
-            found = compare(engine, graph, theta, golden, again=False)
+            found = compare(engine, each, theta, golden, again=False)
         except (DecoError, MemoryError):
             raise
         except Exception as error:  # runtimes raise classes of their own when a kernel fails
@@ -88,7 +90,7 @@ def golden_check(bundle: Bundle, engine: Engine, method: str | None) -> str | No
                 continue
             words = f"is off by {found.error:.1e} of the largest"
         return (
-            f"expected the graph {graph} of {bundle.path} to give its golden values on this machine, but with --engine "
+            f"expected the graph {each} of {bundle.path} to give its golden values on this machine, but with --engine "
             f"{engine.name} it {words}; see deco-doctor --bundle {bundle.path}, and try another --engine or version of "
             "its runtime"
         )
@@ -114,11 +116,10 @@ def read_golden(bundle: Bundle, graph: str) -> dict[str, Floats] | None:
         "logits": (n, classes),
         "features": (n, bundle.features),
         "votes": (n, classes),
+        REPRESENTATION: (n, bundle.represented),
         "loss": (),
         "weight_gradient": (weights,),
     }
-    if graph == REPRESENTATION:
-        shapes[graph] = (n, len(bundle.regression().statistics.b) - 1)
     for name, array in golden.items():
         shape = shapes.get(name, (n, *bundle.image_shape))
         if array.dtype != np.float32 or array.shape != shape or n == 0:
@@ -131,8 +132,7 @@ def compare(engine: Engine, graph: str, theta: Floats, golden: dict[str, Floats]
 
     Raises BundleError when the graph cannot be opened, and whatever the runtime raises when it cannot be run.
     """
-    call = engine.represent if graph == REPRESENTATION else partial(getattr(engine, graph), theta)
-    inputs = [golden[name] for name in INPUTS[graph]]
+    call, inputs = call_of(engine, graph, theta), [golden[name] for name in INPUTS[graph]]
     started = time.monotonic()
     result = call(*inputs)
     first_s = again_s = time.monotonic() - started
@@ -149,6 +149,11 @@ def compare(engine: Engine, graph: str, theta: Floats, golden: dict[str, Floats]
         agree &= error <= TOLERANCE or ("gradient" in name and l2 <= allowed)
     worst = np.max(np.array(errors), axis=0)  # not max(): NaN must win
     return Comparison(graph, float(worst[0]), float(worst[1]), agree, len(golden["x"]), first_s, again_s)
+
+
+def call_of(engine: Engine, graph: str, theta: Floats) -> Callable[..., Any]:
+    """The engine's call that runs this graph, at θ = theta (P,); its arguments are INPUTS of the graph."""
+    return engine.represent if graph == REPRESENTATION else partial(getattr(engine, graph), theta)
 
 
 def relative_error(found: Floats, expected: Floats, order: float = np.inf) -> float:

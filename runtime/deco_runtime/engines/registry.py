@@ -8,12 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from deco_runtime import engines as package
-from deco_runtime.engine import EXACT, REPRESENTATION, Engine
+from deco_runtime.engine import Engine
 from deco_runtime.engines.packages import check_runtime
-from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError
+from deco_runtime.errors import RuntimeMissingError, UsageError
 
 if TYPE_CHECKING:
-    from deco_runtime.learning.recipe import Recipe
     from deco_runtime.storage.bundle import Bundle
     from deco_runtime.storage.bundle_files import Root
 
@@ -66,35 +65,3 @@ def open_engine(bundle: Bundle, name: str = "auto", precision: str = "fp32") -> 
     if reason is not None:
         raise RuntimeMissingError(reason)
     return known[name].load(bundle.root)
-
-
-def check_recipe(bundle: Bundle, engine: Engine, recipe: Recipe) -> None:
-    """Raise BundleError where the recipe needs a graph that the bundle lacks, UsageError where the engine is not
-    precise enough for it."""
-    if recipe.method == "regression":
-        _check_regression(bundle, engine)
-        return
-    if engine.precision != "fp32" and recipe.matching == "gradient" and recipe.gradient == "finite-difference":
-        raise UsageError(
-            f"expected gradients in fp32 for gradient=finite-difference, which divides their rounding by 2ε, but "
-            f"--engine {engine.name} computes in {engine.precision}; add --set gradient=exact"
-        )
-    exact = recipe.matching == "gradient" and recipe.gradient == "exact"
-    if exact and f"graphs/{EXACT}.onnx" not in bundle.files:
-        raise BundleError(
-            f"expected a bundle with the graph {EXACT} for gradient=exact, but {bundle.path} was exported without it; "
-            "export it again with this version, or use gradient=finite-difference"
-        )
-
-
-def _check_regression(bundle: Bundle, engine: Engine) -> None:
-    if engine.precision != "fp32":
-        raise UsageError(
-            f"expected --precision fp32 with --recipe deco+, which computes no gradients, but found "
-            f"{engine.precision}; leave the option out"
-        )
-    if f"graphs/{REPRESENTATION}.onnx" not in bundle.files or "regression.npz" not in bundle.files:
-        raise BundleError(
-            f"expected a bundle with the graph {REPRESENTATION} and regression.npz for --recipe deco+, but "
-            f"{bundle.path} was exported without; export it again with this version, or use --recipe paper"
-        )

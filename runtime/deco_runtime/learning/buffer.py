@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from deco_runtime.errors import BundleError
+from deco_runtime.learning.origin import Bundle
 from deco_runtime.types import Floats, Ints
+
+FILE = "buffer.npz"
+"""Of the bundle, where any images were condensed: x_syn (n, C, H, W) float32, y_syn (n,) int64."""
 
 
 @dataclass(frozen=True)
@@ -31,3 +36,18 @@ class CondensedBuffer:
     def ipc(self) -> int:
         """Images per class."""
         return int(np.bincount(self.y_syn).max())
+
+
+def initial(bundle: Bundle) -> CondensedBuffer:
+    """The bundle's buffer, condensed from the labelled images. Raises BundleError where there is none."""
+    if FILE not in bundle.files:
+        raise BundleError(
+            f"expected a bundle with condensed images, which the paper's recipe starts from, but {bundle.path} was "
+            "exported without; export it again with deco-export --ipc 10, or learn by deco+"
+        )
+    x = bundle.array(FILE, "x_syn", np.float32, (None, *bundle.image_shape))
+    y = bundle.array(FILE, "y_syn", np.int64, (len(x),))
+    count = np.bincount(y[(y >= 0) & (y < len(bundle.classes))], minlength=len(bundle.classes))
+    if count.sum() != len(y) or count.min() != count.max() or len(y) == 0:
+        raise bundle.broken(FILE, "the same number of images of every class")
+    return CondensedBuffer.start(x, y)

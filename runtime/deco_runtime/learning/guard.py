@@ -1,79 +1,39 @@
 """The guard: an update of the deployed model is scored before it is published, so that none does harm.
 
-    compared, sign_test   two models on the same takes: takes lost and gained, and whether that is chance
-    worse                 the rule made of them
-    smallest_harm         what this rule can see, by the number of takes
-    Guard                 judges an update, and keeps what to go back to
-
-Frames of one take are right or wrong together, so the sample are takes, not images; a single image is a take of one.
-
 A device left alone for a year sees thousands of updates, from streams that nobody looked at: one class for weeks, a
-covered lens, things of no known class. docs/algorithm.md argues the rules. numpy only; the engine is passed in.
+covered lens, things of no known class. docs/algorithm.md argues the rules, and `harm.py` has them. A learner knows
+nothing of any of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil, comb, log2
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from deco_runtime.learning.buffer import CondensedBuffer
-from deco_runtime.learning.regression import Statistics
-from deco_runtime.types import Bools, Check, Floats, Ints
+from deco_runtime.learning.arrays import Array, Memory, arrays_of, like, memory_like, whole
+from deco_runtime.learning.harm import (
+    CHANCE,
+    Labelled,
+    by_take,
+    collapsed,
+    compared,
+    doubt_per_error,
+    on_buffer,
+    on_labelled,
+    sign_test,
+    sure,
+)
+from deco_runtime.learning.learner import Learner
+from deco_runtime.learning.reports import RetrainReport, SegmentReport, Verdict
+from deco_runtime.types import Bools, Check, Floats, Segment
 
-Doubles = npt.NDArray[np.float64]
-
-MARGIN = 0.01
-"""Share of the guard's answers, or of the buffer's, that an update may lose."""
-CHANCE, CHANCE_OF_A_CLASS = 0.035, 0.01
-"""Probability of chance below which a loss of answers counts as real, one-sided: in all, and over the single classes
-together. Of updates that change nothing, so at least 95 in 100 are accepted."""
-FEWER = 0.5
-"""Part of the effective number of classes answered at which a model counts as collapsed."""
-SURER = 0.25
-"""Part of the doubt per error at which a model's confidence counts as exploded."""
 PATIENCE = 3
 """Rejections in a row after which learning pauses."""
 DOUBLINGS = 10
 """Times that a pause grows: from one update's worth of segments to 1,024, half a day at 30 frames per second."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the guard says to one update. reason: why it is rejected, a clause about the update; None when accepted.
-
-    scores: what was measured, see docs/bundle.md. best: `Kept.best` once the update is published.
-    """
-
-    reason: str | None
-    scores: dict[str, Any]
-    best: Bools
-
-    @property
-    def accepted(self) -> bool:
-        """The update may be published."""
-        return self.reason is None
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """The guard images: their logits (g, K) under a model, given a check to call between batches; labels (g,); the
-    take of each (g,), any numbers; and the classes' names."""
-
-    logits: Callable[[Floats, Check], Floats]
-    labels: Ints
-    takes: Ints
-    classes: tuple[str, ...]
-
-
-Memory = CondensedBuffer | Statistics
-"""What a learner learns its model from."""
-Rehearse = Callable[[Floats, Memory, Check], tuple[Floats, Ints] | None]
-"""A model's logits (n, K) for what is in a memory, and what they should say (n,); None for a memory without images."""
 
 
 @dataclass(frozen=True)
@@ -91,31 +51,91 @@ class Kept:
     pause: int = 0
 
 
-class Guard:
-    """Judges updates on labelled images where there are any, and on the memory's. `judge` changes nothing."""
+class Unguarded:
+    """A learner whose updates are all published that are finite, as in the paper: what a run drives and saves."""
 
-    def __init__(self, rehearse: Rehearse, frozen: Floats, memory: Memory, labelled: Labelled | None) -> None:
-        """frozen: the model (P,) that the bundle starts with, below which none is published. memory: the accepted one.
+    pause = 0
 
-        rehearse: the learner's.
-        """
-        self._rehearse, self.frozen, self._labelled = rehearse, frozen, labelled
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+
+    def learn(self, segment: Segment, check: Check = lambda: None) -> SegmentReport:
+        """As `Learner.learn`."""
+        return self.learner.learn(segment, check)
+
+    def retrain(self, check: Check = lambda: None) -> RetrainReport:
+        """As `Learner.retrain`."""
+        return self.learner.retrain(check)
+
+    def arrays(self) -> dict[str, Array]:
+        """All that must be saved, by name."""
+        return self.learner.arrays()
+
+    def values(self) -> dict[str, Any]:
+        """The same of numbers, as JSON has them."""
+        return self.learner.values()
+
+    def restore(self, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
+        """As `Learner.restore`; what a guard kept is passed over."""
+        self.learner.restore(arrays, values)
+
+
+class Guarded(Unguarded):
+    """A learner whose updates are judged, on labelled images where there are any and on the memory's, and whose memory
+    is sent back too when one is rejected."""
+
+    def __init__(self, learner: Learner, labelled: Labelled | None) -> None:
+        """The learner's model is the one below which none is published: that of the bundle."""
+        super().__init__(learner)
+        self._frozen, self._labelled = learner.model, labelled
         self._frozen_logits: Floats | None = None  # when first needed: a start must not wait for it
-        self.kept = Kept(memory, np.zeros(0 if labelled is None else len(labelled.labels), bool))
+        self.kept = Kept(learner.memory, np.zeros(0 if labelled is None else len(labelled.labels), bool))
 
-    def judge(self, model: Floats, accepted: Floats, memory: Memory, check: Check = lambda: None) -> Verdict:
-        """Whether a model (P,), learned from this memory, may take the place of the accepted one (P,).
+    @property
+    def pause(self) -> int:  # type: ignore[override]
+        """Segments left for which nothing is learned."""
+        return self.kept.pause
+
+    def learn(self, segment: Segment, check: Check = lambda: None) -> SegmentReport:
+        """Take in one segment, unless learning pauses."""
+        if not self.kept.pause:
+            return self.learner.learn(segment, check)
+        self.kept = replace(self.kept, pause=self.kept.pause - 1)
+        self.learner.interrupted()
+        self.learner.segments += 1
+        return SegmentReport()
+
+    def retrain(self, check: Check = lambda: None) -> RetrainReport:
+        """Publish an update unless it is rejected; then the memory is that of the last accepted one again."""
+        report = self.learner.retrain(check, self.judge)
+        assert report.verdict is not None
+        self._settle(report.verdict)
+        return replace(report, rejections=self.kept.rejections, pause=self.kept.pause)
+
+    def vet(self) -> Verdict:
+        """Judge what was learned without a guard, and go back to what the bundle starts with if it does harm."""
+        learner = self.learner
+        verdict = self.judge(learner.model, accepted=self._frozen)
+        self._settle(verdict)
+        if not verdict.accepted:
+            learner.model = self._frozen
+        return verdict
+
+    def judge(self, model: Floats, check: Check = lambda: None, accepted: Floats | None = None) -> Verdict:
+        """Whether a model (P,), made of the learner's memory, may take the place of the accepted one (P,), by default
+        the learner's. Changes nothing.
 
         check: called before each batch of images; what it raises ends the judging.
         """
-        best = self.kept.best
-        if not all(np.isfinite(array).all() for array in (model, *vars(memory).values())):
+        best, memory = self.kept.best, self.learner.memory
+        accepted = self.learner.model if accepted is None else accepted
+        if not all(np.isfinite(array).all() for array in (model, *arrays_of(memory).values())):
             return Verdict("is not finite", {}, best)
-        new, old = (self._rehearse(each, memory, check) for each in (model, accepted))
+        new, old = (self.learner.evaluate_memory(each, memory, check) for each in (model, accepted))
         images = reference = None
         if self._labelled is not None:
             if self._frozen_logits is None:
-                self._frozen_logits = self._labelled.logits(self.frozen, check)
+                self._frozen_logits = self._labelled.logits(self._frozen, check)
             images, reference = self._labelled.logits(model, check), self._frozen_logits
         elif new is not None and old is not None:
             images, reference = new[0], old[0]
@@ -129,145 +149,53 @@ class Guard:
             right, before = (each.argmax(axis=1) == self._labelled.labels for each in (images, reference))
             best = best if best.any() else before
             reasons = [
-                _on_labelled(right, before, best, self._labelled, scores),
-                _sure(doubt_per_error(images, right), doubt_per_error(reference, before), scores),
+                on_labelled(right, before, best, self._labelled, scores),
+                sure(doubt_per_error(images, right), doubt_per_error(reference, before), scores),
             ]
             # The luckiest of many updates would be no fair measure of the next one.
             lost, gained = compared(*by_take(self._labelled.takes, best, right))
             best = right if sign_test(gained, lost) < CHANCE else best
         if new is not None and old is not None:
-            reasons.append(_on_buffer(new[0], old[0], new[1], scores))
-        reasons.append(_collapsed(images, reference, scores))
+            reasons.append(on_buffer(new[0], old[0], new[1], scores))
+        reasons.append(collapsed(images, reference, scores))
         return Verdict(next((reason for reason in reasons if reason), None), scores, best)
 
-    def settle(self, verdict: Verdict, memory: Memory, interval: int) -> Memory:
-        """Take note of a verdict; the memory to go on with: this one, or that of the last accepted update.
+    def _settle(self, verdict: Verdict) -> None:
+        """Take note of a verdict; a rejected memory gives way to that of the last accepted update.
 
-        interval: segments between two updates. From the third rejection in a row on, nothing is learned for 1, 2, 4, …
-        of them: what is hostile mostly passes, and the fewer updates are tried, the fewer pass by chance.
+        From the third rejection in a row on, nothing is learned for 1, 2, 4, … times β segments: what is hostile mostly
+        passes, and the fewer updates are tried, the fewer pass by chance.
         """
-        kept = self.kept
+        learner = self.learner
         if verdict.accepted:
-            self.kept = Kept(memory, verdict.best)
-            return memory
-        rejections = kept.rejections + 1
+            self.kept = Kept(learner.memory, verdict.best)
+            return
+        rejections = self.kept.rejections + 1
+        interval = learner.recipe.retrain_interval
         pause = interval * 2 ** min(rejections - PATIENCE, DOUBLINGS) if rejections >= PATIENCE else 0
-        self.kept = replace(kept, rejections=rejections, pause=pause)
-        return kept.memory
+        self.kept = replace(self.kept, rejections=rejections, pause=pause)
+        learner.memory = self.kept.memory
 
-    def pass_over(self) -> bool:
-        """Whether learning pauses for this segment, which is one less of the pause."""
-        if not self.kept.pause:
-            return False
-        self.kept = replace(self.kept, pause=self.kept.pause - 1)
-        return True
+    def arrays(self) -> dict[str, Array]:
+        """Those of the learner and, where it has gone on since, the memory of the last accepted update."""
+        apart = self.kept.memory is not self.learner.memory
+        back = {f"guard_{name}": array for name, array in arrays_of(self.kept.memory).items()} if apart else {}
+        return {**super().arrays(), **back, "guard_best": self.kept.best.astype(np.uint8)}
 
+    def values(self) -> dict[str, Any]:
+        """Those of the learner, and the guard's counts."""
+        return {**super().values(), "guard": {"rejections": self.kept.rejections, "pause": self.kept.pause}}
 
-def by_take(takes: Ints, *right: Bools) -> tuple[Doubles, ...]:
-    """The share of each take's images (m,) that is right, for each of `right` (g,); takes: (g,)."""
-    _, of = np.unique(takes, return_inverse=True)
-    size = np.bincount(of)
-    return tuple(np.bincount(of, weights=each) / size for each in right)
-
-
-def compared(before: Doubles, after: Doubles) -> tuple[int, int]:
-    """Takes (m,) of which fewer images are right than before, and of which more are: lost, gained."""
-    return int(np.count_nonzero(after < before)), int(np.count_nonzero(after > before))
-
-
-def sign_test(lost: int, gained: int) -> float:
-    """Chance that at least `lost` of the changed takes are losses if neither is likelier (exact McNemar test)."""
-    changed = lost + gained
-    ways = total = comb(changed, lost)
-    for k in range(lost, changed):
-        ways = ways * (changed - k) // (k + 1)
-        total += ways
-    chance: float = total / 2**changed
-    return chance
-
-
-def worse(before: Doubles, after: Doubles) -> bool:
-    """More than MARGIN of the answers is lost, each take (m,) counting alike, and not by chance."""
-    return float((before - after).mean()) > MARGIN and sign_test(*compared(before, after)) < CHANCE
-
-
-def smallest_harm(takes: int) -> float | None:
-    """Smallest share of the answers that an update cannot lose unseen, if all it changes is for the worse; None where
-    so few takes show no loss at all."""
-    seen = ceil(log2(1 / CHANCE))
-    return max(MARGIN, seen / takes) if takes >= seen else None
-
-
-def effective_classes(answers: Ints, classes: int) -> float:
-    """exp of the entropy of the answers' histogram: K for K classes in equal shares, 1 for a single one."""
-    share = np.bincount(answers, minlength=classes) / max(len(answers), 1)
-    share = share[share > 0]
-    return float(np.exp(-(share * np.log(share)).sum()))
-
-
-def doubt_per_error(logits: Floats, right: Bools) -> float:
-    """Mean of 1 − p(x)_ŷ over the share of wrong answers: 1 for a model as sure as it is right, 0 for blind trust."""
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    exponential = np.exp(shifted)
-    doubt = 1.0 - 1.0 / exponential.sum(axis=1)
-    return float(doubt.mean() / max(float(np.mean(~right)), 1.0 / len(right)))
-
-
-def _on_labelled(right: Bools, before: Bools, best: Bools, given: Labelled, scores: dict[str, Any]) -> str | None:
-    """Guard images (g,) answered right, against the bundle's model in all and per class, and against the best model."""
-    now, first, top = by_take(given.takes, right, before, best)
-    number, where = np.unique(given.takes, return_index=True)
-    takes, of_class = len(number), given.labels[where]
-    lost, gained = compared(first, now)
-    lost_best, gained_best = compared(top, now)
-    per_class = [compared(first[of_class == c], now[of_class == c]) for c in range(len(given.classes))]
-    chances = [sign_test(*each) for each in per_class]
-    worst = int(np.argmin(chances))
-    name, (lost_worst, gained_worst) = given.classes[worst], per_class[worst]
-    scores |= {
-        "images": len(right),
-        "takes": takes,
-        "accuracy": float(right.mean()),
-        "frozen_accuracy": float(before.mean()),
-        "best_accuracy": float(best.mean()),
-        "lost": lost,
-        "gained": gained,
-        "worst_class": name,
-        "worst_class_lost": lost_worst - gained_worst,
-    }
-    what = "images" if takes == len(right) else "takes"
-    if worse(first, now):
-        return f"loses {lost} and gains {gained} of {takes} guard {what} against the bundle's model"
-    if worse(top, now):
-        return f"loses {lost_best} and gains {gained_best} of {takes} guard {what} against the best model so far"
-    if chances[worst] < CHANCE_OF_A_CLASS / len(given.classes):
-        of = np.count_nonzero(of_class == worst)
-        return f"loses {lost_worst} and gains {gained_worst} of {of} guard {what} of {name!r}"
-    return None
-
-
-def _sure(doubt: float, before: float, scores: dict[str, Any]) -> str | None:
-    """Confidence that exploded; both as `doubt_per_error` gives them."""
-    scores |= {"doubt_per_error": doubt, "frozen_doubt_per_error": before}
-    if doubt < SURER * before:
-        return f"doubts {doubt / before:.0%} as much per mistake as the bundle's model"
-    return None
-
-
-def _on_buffer(new: Floats, old: Floats, y: Ints, scores: dict[str, Any]) -> str | None:
-    """The buffer's images taken for what they stand for. Some never were, so only a drop from the accepted θ counts."""
-    right, before = ((each.argmax(axis=1) == y).astype(np.float64) for each in (new, old))
-    lost, gained = compared(before, right)
-    scores |= {"buffer_right": float(right.mean()), "accepted_buffer_right": float(before.mean())}
-    if worse(before, right):
-        return f"loses {lost} and gains {gained} of the buffer's {len(y)} images"
-    return None
-
-
-def _collapsed(images: Floats, reference: Floats, scores: dict[str, Any]) -> str | None:
-    """Answers that fall on few classes, against the reference's on the same images."""
-    now, before = (effective_classes(each.argmax(axis=1), each.shape[1]) for each in (images, reference))
-    scores |= {"effective_classes": now, "reference_effective_classes": before}
-    if now < FEWER * before:
-        return f"answers with {now:.1f} classes where {before:.1f} are known"
-    return None
+    def restore(self, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
+        """Go on from what `arrays` and `values` gave; where these have no guard's part, see `vet`. Raises as
+        `Learner.restore`."""
+        kept = None
+        if "guard" in values:
+            best = like(arrays["guard_best"], np.zeros(len(self.kept.best), np.uint8)) > 0
+            counts = [whole(values["guard"][name]) for name in ("rejections", "pause")]
+            apart = any(name.startswith("guard_") and name != "guard_best" for name in arrays)
+            memory = memory_like(arrays, self.learner.memory, "guard_") if apart else None
+            kept = Kept(memory, best, *counts)
+        self.learner.restore(arrays, values)
+        if kept is not None:
+            self.kept = kept if kept.memory is not None else replace(kept, memory=self.learner.memory)

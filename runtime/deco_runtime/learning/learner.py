@@ -1,82 +1,65 @@
-"""What every learner does around its own algorithm: count, publish, and let the guard judge."""
+"""What a learner is. One file in this package, with a class derived from `Learner` as its LEARNER, is one learner.
+
+A learner observes frames, answers with the deployed model, and learns from what it observed: `update` takes one segment
+into its memory, `solve` makes a model of the memory. Around these two, every learner counts, publishes, and can be
+stored and brought back.
+"""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from deco_runtime.engine import Engine
-from deco_runtime.learning.guard import Guard, Memory, Verdict
+from deco_runtime.learning.arrays import Array, Memory, arrays_of, like, memory_like, whole
+from deco_runtime.learning.origin import Bundle, Labelled
 from deco_runtime.learning.recipe import Recipe
-from deco_runtime.types import Batches, Check, Floats, Ints, Segment
+from deco_runtime.learning.reports import RetrainReport, SegmentReport, Verdict
+from deco_runtime.types import Batches, Check, Floats, Ints, Observed, Segment
+
+COUNTS = ("segments", "since_retrain", "retrains", "dropped")
 
 
-@dataclass(frozen=True)
-class SegmentReport:
-    """What one segment did. Shares and accuracies are fractions 0 … 1; None where there is nothing to say.
+class Learner(ABC):
+    """Owns what is learned: the model, the memory it is made of, the generator, the counts of segments and updates.
 
-    active: the active classes. kept: share of frames learned from. pseudo_accuracy: share of these whose label is
-    right, where the true labels are known (scoring only). distances: D of each iteration (L,).
-    dropped: updates of the memory dropped because they were not finite. unknown: frames that show none of the classes.
-    """
-
-    active: list[int]
-    kept: float
-    pseudo_accuracy: float | None
-    distances: list[float]
-    contrastive: float | None
-    dropped: int
-    seconds: float = 0.0
-    unknown: int = 0
-
-
-@dataclass(frozen=True)
-class RetrainReport:
-    """One update of the deployed model: mean loss of the first and last epoch, None without any; accepted is False when
-    the result was not finite or the guard rejected it, and then the model stayed as it was. verdict: the guard's, None
-    without one."""
-
-    loss: tuple[float, float] | None
-    accepted: bool
-    seconds: float
-    verdict: Verdict | None = None
-
-
-def seen_once(
-    images: Batches, look: Callable[[Floats], tuple[Any, ...]], read: Callable[..., Floats]
-) -> Callable[[Floats, Check], Floats]:
-    """A function from a model and a check to read(model, …) of what `look` sees in all images, which is kept."""
-    kept: list[Any] = []
-
-    def answers(model: Floats, check: Check) -> Floats:
-        if not kept:
-            kept.extend(map(np.concatenate, zip(*map(look, images(check)), strict=True)))
-        return read(model, *kept)
-
-    return answers
-
-
-class BaseLearner(ABC):
-    """Owns what is learned: the model, the memory it is made from, the generator, the counts of segments and updates.
-
-    model: flat float32, what `fit` gives. `learn` and `retrain` either finish or, when `check` raises, leave everything
-    as it was. A reader in another thread may `predict` at any time: a new model is published by swapping one reference.
+    model: flat float32, what `solve` gives. `learn` and `retrain` either finish or, when `check` raises, leave
+    everything as it was. A reader in another thread may answer with `model` at any time: a new one is published by
+    swapping one reference.
 
     scene: what the stream showed at the end of the last segment, (S,) float32, where the learner goes by the order of
     frames and nothing has interrupted the stream since; else None.
-
-    guard: judges every update before it is published, and sends the memory back too when it rejects one; None, as in
-    the paper, publishes all that are finite.
     """
+
+    NAME: ClassVar[str]
+    """Of its recipe, as for --recipe."""
+    TITLE: ClassVar[str]
+    """In tables."""
+    ABOUT: ClassVar[str]
+    """One sentence, and its source."""
+    RECIPE: ClassVar[Recipe]
+    """Its hyper-parameters and their defaults."""
+    GRAPH: ClassVar[str]
+    """The graph that it spends its time in, which is checked before a run and timed by --engine auto."""
+    IPC: ClassVar[int] = 0
+    """Condensed images per class that its bundles hold unless told otherwise; 0 for a learner that needs none."""
+    AUGMENT: ClassVar[bool] = True
+    """Whether its pre-trained model is trained on varied images unless told otherwise."""
+    LEAST: ClassVar[float] = 1.0
+    """Share of a segment that can be learned from at the end of a stream."""
+    LEARNS: ClassVar[bool] = True
+    """False for one that never changes."""
+    OWN: ClassVar[tuple[str, ...] | None] = ()
+    """Attributes, arrays or numbers, that are learned too; None where there is more, and no way back."""
 
     steps: tuple[str, int]
     """What `learn` does between two calls of `check`, and how often in a segment."""
-    fit_steps: tuple[str, int]
+    solve_steps: tuple[str, int]
     """The same of `retrain`."""
     states = 0
     """S, length of `scene`."""
@@ -87,47 +70,76 @@ class BaseLearner(ABC):
         self.engine, self.recipe, self.classes = engine, recipe, classes
         self.model, self.memory, self.rng = model, memory, rng
         self.segments = self.since_retrain = self.retrains = self.dropped = 0
-        self.guard: Guard | None = None
         self.scene: Floats | None = None
 
+    # --- what a learner is made of -----------------------------------------------------------------------------------
+
+    @classmethod
     @abstractmethod
-    def answer(self, model: Floats, x: Floats) -> Floats:
-        """Logits (N, K) that a model gives images x (N, C, H, W)."""
+    def open(cls, bundle: Bundle, engine: Engine, recipe: Any, rng: np.random.Generator) -> Learner:
+        """A learner that starts from what the bundle holds. Raises BundleError where that is not enough.
+
+        It keeps the engine without calling it: deco-doctor opens learners without one.
+        """
+
+    @classmethod
+    def fit(cls, labelled: Labelled) -> tuple[dict[str, Array], list[str]]:
+        """What the export is to fit for it, and sentences about that; the arrays are in the bundle's `fitted(NAME)`."""
+        return {}, []
+
+    @classmethod
+    def check_engine(cls, bundle: Bundle, engine: Engine, recipe: Any) -> None:
+        """Raise BundleError where the bundle lacks what the recipe needs, UsageError where the engine cannot do it."""
+        return
 
     @abstractmethod
-    def take_in(self, segment: Segment, check: Check) -> tuple[Memory, SegmentReport]:
+    def observe(self, x: Floats) -> Observed:
+        """What it sees in images x (N, C, H, W): all that it answers with and learns from."""
+
+    @abstractmethod
+    def answer(self, model: Floats, observed: Observed) -> Floats:
+        """Logits (N, K) that a model gives what was observed of N images."""
+
+    @abstractmethod
+    def update(self, segment: Segment, check: Check) -> tuple[Memory, SegmentReport]:
         """Vote on a segment and learn from it: the memory with it, and what was done, but for the seconds."""
 
     @abstractmethod
-    def fit(self, check: Check) -> tuple[Floats, list[float]]:
-        """A model made from the memory, and the mean loss of each epoch."""
+    def solve(self, check: Check) -> tuple[Floats, list[float]]:
+        """A model made of the memory, and the mean loss of each epoch."""
 
-    def rehearse(self, model: Floats, memory: Memory, check: Check) -> tuple[Floats, Ints] | None:
-        """See `guard.Rehearse`."""
+    def strangeness(self, observed: Observed) -> Floats:
+        """How likely each of N images shows none of the classes, (N,) in [0, 1); 0 where nobody can say."""
+        return np.zeros(len(next(iter(observed.values()))), np.float32)
+
+    def evaluate_memory(self, model: Floats, memory: Memory, check: Check) -> tuple[Floats, Ints] | None:
+        """A model's logits (n, K) for what is in a memory, and what they should say (n,); None without images in it."""
         return None
+
+    def step(self, segment: Segment) -> tuple[str, Callable[[], object]]:
+        """One step of its learning on a segment, as often as it is called, and the name of many: for who measures."""
+        return "segments", lambda: (self.learn(segment), self.retrain())
 
     def answers_on(self, images: Batches) -> Callable[[Floats, Check], Floats]:
         """A function from a model and a check to its logits (g, K) for these g images."""
-        return lambda model, check: np.concatenate([self.answer(model, x) for x in images(check)])
+        return lambda model, check: np.concatenate([self.answer(model, self.observe(x)) for x in images(check)])
+
+    # --- what every learner does -------------------------------------------------------------------------------------
 
     def predict(self, x: Floats) -> Floats:
         """Logits (N, K) that the deployed model gives images x (N, C, H, W)."""
-        return self.answer(self.model, x)
+        return self.answer(self.model, self.observe(x))
 
-    def recognise(self, x: Floats) -> tuple[Floats, Floats]:
-        """The same, and how likely each image shows none of the classes, (N,) in [0, 1); 0 where nobody can say."""
-        return self.predict(x), np.zeros(len(x), np.float32)
+    def interrupted(self) -> None:
+        """The next segment does not follow the last one."""
+        self.scene = None
 
     def learn(self, segment: Segment, check: Check = lambda: None) -> SegmentReport:
-        """Take in one segment, unless the guard pauses learning."""
+        """Take in one segment."""
         started = time.monotonic()
-        if self.guard is not None and self.guard.pass_over():
-            self.scene = None
-            self.segments += 1
-            return SegmentReport([], 0.0, None, [], None, 0, time.monotonic() - started)
         before = self.rng.bit_generator.state
         try:
-            self.memory, report = self.take_in(segment, check)
+            self.memory, report = self.update(segment, check)
         except BaseException:
             self.rng.bit_generator.state = before
             raise
@@ -141,20 +153,20 @@ class BaseLearner(ABC):
         """β segments were learned since the last update (t mod β = 0)."""
         return self.since_retrain >= self.recipe.retrain_interval
 
-    def retrain(self, check: Check = lambda: None) -> RetrainReport:
-        """Publish a model made from the memory; one that is not finite, or that the guard rejects, is dropped and
+    def retrain(
+        self, check: Check = lambda: None, judge: Callable[[Floats, Check], Verdict] | None = None
+    ) -> RetrainReport:
+        """Publish a model made of the memory; one that is not finite, or that `judge` rejects, is dropped and
         counted."""
         started = time.monotonic()
         before = self.rng.bit_generator.state
         try:
-            model, losses = self.fit(check)
-            verdict = self.guard.judge(model, self.model, self.memory, check) if self.guard is not None else None
+            model, losses = self.solve(check)
+            verdict = judge(model, check) if judge is not None else None
         except BaseException:
             self.rng.bit_generator.state = before
             raise
         accepted = verdict.accepted if verdict is not None else bool(np.isfinite(model).all())
-        if self.guard is not None and verdict is not None:
-            self.memory = self.guard.settle(verdict, self.memory, self.recipe.retrain_interval)
         if accepted:
             self.model = model
         else:
@@ -163,3 +175,43 @@ class BaseLearner(ABC):
         self.since_retrain = 0
         loss = (losses[0], losses[-1]) if losses else None
         return RetrainReport(loss, accepted, time.monotonic() - started, verdict)
+
+    def arrays(self) -> dict[str, Array]:
+        """All that it has learned: the model, the memory, and what else it keeps, by name."""
+        scene = {} if self.scene is None else {"scene": self.scene}
+        own = {f"own_{name}": np.asarray(getattr(self, name)) for name in self.OWN or ()}
+        return {"model": self.model, **arrays_of(self.memory), **own, **scene}
+
+    def values(self) -> dict[str, Any]:
+        """Its counts, and where its generator is, as JSON has them."""
+        return {"counts": {name: getattr(self, name) for name in COUNTS}, "generator": self.rng.bit_generator.state}
+
+    def restore(self, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
+        """Go on from what `arrays` and `values` gave. Raises ValueError or KeyError, and changes nothing, where they
+        are not those of a learner like this one."""
+        model, memory = like(arrays["model"], self.model), memory_like(arrays, self.memory)
+        own = {name: like(arrays[f"own_{name}"], np.asarray(getattr(self, name))) for name in self.OWN or ()}
+        scene = like(arrays["scene"], np.zeros(self.states, np.float32)) if "scene" in arrays else None
+        counts = {name: whole(values["counts"][name]) for name in COUNTS}
+        np.random.default_rng(0).bit_generator.state = values["generator"]  # raises unless it is one
+        self.rng.bit_generator.state = values["generator"]
+        self.model, self.memory, self.scene = model, memory, scene
+        for name, count in counts.items():
+            setattr(self, name, count)
+        for name, array in own.items():
+            setattr(self, name, array if array.ndim else array.item())
+
+
+def seen_once(
+    images: Batches, observe: Callable[[Floats], Observed], answer: Callable[[Floats, Observed], Floats]
+) -> Callable[[Floats, Check], Floats]:
+    """As `Learner.answers_on`, but what was observed is kept: for learners that make little of a large image."""
+    kept: Observed = {}
+
+    def answers(model: Floats, check: Check) -> Floats:
+        if not kept:
+            parts = [observe(x) for x in images(check)]
+            kept.update({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+        return answer(model, kept)
+
+    return answers

@@ -37,11 +37,6 @@ class Statistics:
         count = size + 1
         return cls(np.zeros(count * (count + 1) // 2, np.float32), np.zeros((count, classes), np.float32))
 
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.a.nbytes + self.b.nbytes
-
 
 @dataclass(frozen=True)
 class Start:

@@ -8,7 +8,7 @@ import numpy as np
 
 from deco_runtime.engine import Engine
 from deco_runtime.learning.buffer import CondensedBuffer
-from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.learning.vote import targets
 from deco_runtime.types import Floats
 
@@ -26,7 +26,7 @@ def retrain(
     theta: Floats,
     buffer: CondensedBuffer,
     classes: int,
-    recipe: Recipe,
+    recipe: Hyperparameters,
     rng: np.random.Generator,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[Floats, list[float]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.types import Floats, Ints, Segment
 
 
@@ -41,7 +41,7 @@ def active_classes(pseudo: Ints, classes: int, threshold: float) -> Ints:
     return np.flatnonzero(count > exact)
 
 
-def vote(segment: Segment, classes: int, recipe: Recipe) -> Active:
+def vote(segment: Segment, classes: int, recipe: Hyperparameters) -> Active:
     """eq:filter and eq:active: the active frames of a segment with the labels and weights to learn them with.
 
     `vote=filter` keeps frames whose own pseudo-label is active. `vote=relabel` gives every frame of a segment with

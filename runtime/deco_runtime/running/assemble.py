@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import cv2
 import numpy as np
 
 from deco_runtime import sources
-from deco_runtime.engine import Engine
 from deco_runtime.engines.autoselect import fastest
 from deco_runtime.engines.golden import golden_check
-from deco_runtime.engines.registry import check_recipe, open_engine
+from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.host.threads import limit_threads
-from deco_runtime.learning.deco import Learner
-from deco_runtime.learning.deco_plus import DecoPlus
-from deco_runtime.learning.guard import Guard, Labelled
-from deco_runtime.learning.learner import BaseLearner
-from deco_runtime.learning.recipe import Recipe, named, override
+from deco_runtime.learning import registry
+from deco_runtime.learning.frozen import Frozen
+from deco_runtime.learning.guard import Guarded, Unguarded
+from deco_runtime.learning.harm import Labelled
+from deco_runtime.learning.learner import Learner
+from deco_runtime.learning.recipe import override
 from deco_runtime.running.autosave import Saver
 from deco_runtime.running.limits import Limits, Resources
 from deco_runtime.running.loop import Run
 from deco_runtime.running.resume import START, Place
 from deco_runtime.running.scoring import Scorer, normalised, read_test_folder
-from deco_runtime.sources.images import Images
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.telemetry.event_log import EventLog
 from deco_runtime.telemetry.redact import redact
 from deco_runtime.telemetry.terminal_view import View
-
-L = TypeVar("L", bound=Learner)
 
 
 @dataclass(frozen=True)
@@ -72,40 +69,40 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         limit_threads(options.threads)
         cv2.setNumThreads(options.threads)
     bundle = open_bundle(options.bundle)
-    recipe = override(named(options.recipe or bundle.recipe.name), options.settings)
+    kind = registry.learner(options.recipe or bundle.recipe.name)
+    recipe = override(kind.RECIPE, options.settings)
+    if not options.learn:
+        kind, recipe = Frozen, replace(Frozen.RECIPE, segment=recipe.segment)
     whole = options.bundle.resolve()
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
     unwritable, unlocked = states.hold(directory) if options.learn else (None, None)
     name, choice = options.engine, None
     if name == "auto" and options.learn:  # predictions alone are not worth the seconds of a timing
-        name, choice = fastest(bundle, directory, recipe.method, options.precision)
+        name, choice = fastest(bundle, directory, kind.GRAPH, options.precision)
     engine = open_engine(bundle, name, options.precision)
-    if options.learn:
-        check_recipe(bundle, engine, recipe)
-    if (complaint := golden_check(bundle, engine, recipe.method if options.learn else None)) is not None:
+    kind.check_engine(bundle, engine, recipe)
+    if (complaint := golden_check(bundle, engine, kind.GRAPH)) is not None:
         raise BundleError(complaint)
     view = View(f"{options.bundle.name} on {engine.name}")
     for words in filter(None, (choice, *(each and f"warning: {each}" for each in (unwritable, unlocked)))):
         view.line(words)
     events = EventLog(options.events)
-    learner = restored = note = None
+    learner = kind.open(bundle, engine, recipe, np.random.default_rng(options.seed))
+    guarded, restored, passed_over = Unguarded(learner), None, None
     if options.learn:
-        learner = new_learner(bundle, engine, recipe, options.seed)
         if options.guard:
-            learner.guard, note = open_guard(bundle, learner)
+            guarded, note = open_guard(bundle, learner)
             if note:
                 view.line(f"note: {note}")
-        restored, note = states.load(directory, bundle, learner)
-        if note:
-            view.line(f"warning: {note}")
-        if restored:
-            restored.restore(learner)
+        restored, passed_over = states.load(directory, bundle, guarded)
+        if passed_over:
+            view.line(f"warning: {passed_over}")
         events.write(
             "state",
             found=restored is not None,
             segments=learner.segments,
             retrains=learner.retrains,
-            passed_over=note,
+            passed_over=passed_over,
             unwritable=unwritable,
         )
         if restored:
@@ -128,43 +125,25 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         behind = Place(restored.position, restored.digest)
         view.line(f"goes on with {source.name} at frame {behind.frames}")
     scorer = _scorer(options, source_name, source, bundle, view)
-    if learner is not None and not behind.frames:
-        learner.scene = None  # another stream, or the same one after a while
-    if learner is not None and learner.guard is not None and restored is not None and restored.guard is None:
-        _vet(learner, learner.guard, events, view)
+    if not behind.frames:
+        learner.interrupted()  # another stream, or the same one after a while
+    if isinstance(guarded, Guarded) and restored is not None and "guard" not in restored.values:
+        _vet(guarded, events, view)
+    saver = Saver(
+        directory, bundle, options.save_every, events, view, bool(unwritable), None if passed_over else restored
+    )
+    resources = Resources(options.limits, events, view)
     run = Run(
-        bundle,
-        engine,
-        source,
-        learner,
-        Saver(directory, bundle, options.save_every, events, view, bool(unwritable), None if note else restored),
-        scorer,
-        Resources(options.limits, events, view),
-        events,
-        view,
-        options.max_segments,
-        recipe.segment,
-        started,
-        reopen,
+        *(bundle, engine, source, guarded, saver, scorer, resources, events, view),
+        max_segments=options.max_segments,
+        started=started,
+        reopen=reopen,
     )
     return run, behind
 
 
-def new_learner(bundle: Bundle, engine: Engine, recipe: Recipe, seed: int) -> BaseLearner:
-    """A learner by this recipe that starts from what the bundle holds."""
-    if recipe.method == "regression":
-        return DecoPlus(engine, bundle.regression(), len(bundle.classes), recipe, np.random.default_rng(seed))
-    return condensing(Learner, bundle, engine, recipe, seed)
-
-
-def condensing(kind: type[L], bundle: Bundle, engine: Engine, recipe: Recipe, seed: int) -> L:
-    """A learner of this kind that starts from the bundle's model and buffer."""
-    theta, buffer, rng = bundle.weights(), bundle.buffer(), np.random.default_rng(seed)
-    return kind(engine, bundle.parameters, theta, buffer, len(bundle.classes), recipe, rng)
-
-
-def open_guard(bundle: Bundle, learner: BaseLearner) -> tuple[Guard, str | None]:
-    """The guard of a new learner's updates, on the bundle's held-out images; and a sentence where it has none."""
+def open_guard(bundle: Bundle, learner: Learner) -> tuple[Guarded, str | None]:
+    """A new learner with its updates guarded by the bundle's held-out images; and a sentence where it has none."""
     labelled = note = None
     if "guard.npz" in bundle.files:
         pixels, labels = bundle.labelled_pixels("guard.npz")
@@ -176,19 +155,18 @@ def open_guard(bundle: Bundle, learner: BaseLearner) -> tuple[Guard, str | None]
             "finite and, with --recipe paper, for the buffer and for collapse; export it again with more labels to "
             "have them scored"
         )
-    return Guard(learner.rehearse, learner.model, learner.memory, labelled), note
+    return Guarded(learner, labelled), note
 
 
-def _vet(learner: BaseLearner, guard: Guard, events: EventLog, view: View) -> None:
-    """Judge what was learned without a guard, and go back to the model and memory that the guard, and so the bundle,
-    starts with if it does harm."""
-    verdict = guard.judge(learner.model, guard.frozen, learner.memory)
-    learner.memory = guard.settle(verdict, learner.memory, learner.recipe.retrain_interval)
+def _vet(guarded: Guarded, events: EventLog, view: View) -> None:
+    """Judge what was learned without a guard, and say what came of it."""
+    verdict = guarded.vet()
     if not verdict.accepted:
-        learner.model = guard.frozen
         view.line(f"the model learned without a guard {verdict.reason}: goes back to what the bundle starts with")
     decision = "accepted" if verdict.accepted else "rolled back"
-    events.write("guard", decision=decision, update=learner.retrains, reason=verdict.reason, scores=verdict.scores)
+    events.write(
+        "guard", decision=decision, update=guarded.learner.retrains, reason=verdict.reason, scores=verdict.scores
+    )
 
 
 def _scorer(
@@ -196,7 +174,7 @@ def _scorer(
 ) -> Scorer | None:
     """For `--test`, or for `--demo` the bundle's own test images."""
     if options.test is not None:
-        streamed = source.fingerprints() if options.learn and isinstance(source, Images) else frozenset()
+        streamed = source.fingerprints() if options.learn else frozenset()
         pixels, labels, note = read_test_folder(options.test, bundle, streamed)
         if note:
             view.line(f"note: {note}")

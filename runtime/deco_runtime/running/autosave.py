@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from deco_runtime.errors import StateError
-from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.learning.guard import Unguarded
 from deco_runtime.running.resume import START, Place
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle
@@ -47,7 +47,7 @@ class Saver:
         """Whether `every` seconds have passed since the last try, or since the start."""
         return time.monotonic() - self._tried >= self._every
 
-    def save(self, learner: BaseLearner, source: str, place: Place = START) -> None:
+    def save(self, learner: Unguarded, source: str, place: Place = START) -> None:
         """Save what is learned up to a place in a replayed source, unless the newest file holds just that: a
         service that starts again and again because its camera is away must not wear out the card.
 
@@ -75,7 +75,7 @@ class Saver:
             ok=True,
             bytes=size,
             seconds=self._tried - begun,
-            segment=learner.segments,
+            segment=learner.learner.segments,
             written=self.written,
             per_day=self.per_day(),
         )
@@ -90,7 +90,7 @@ class Saver:
 
 def _identity(state: states.LearnedState) -> tuple[object, ...]:
     """What tells two states of one directory apart: nothing is learned without a count going up."""
-    return tuple(state.counts.items()), state.source, state.position, state.digest
+    return tuple(state.values["counts"].items()), state.source, state.position, state.digest
 
 
 def per_day(written: int, seconds: float) -> float | None:

@@ -17,15 +17,14 @@ import numpy as np
 
 from deco_runtime.engine import Engine
 from deco_runtime.host.machine import peak_memory_mb
-from deco_runtime.learning.learner import BaseLearner
-from deco_runtime.learning.vote import pseudo_label
+from deco_runtime.learning.guard import Unguarded
 from deco_runtime.preprocess import preprocess
 from deco_runtime.running.autosave import Saver
 from deco_runtime.running.learner_thread import Cancelled, Worker
 from deco_runtime.running.limits import Resources
 from deco_runtime.running.resume import START, Place, Seen
 from deco_runtime.running.scoring import Scorer
-from deco_runtime.running.segmenter import Gatherer
+from deco_runtime.running.stream import Stream
 from deco_runtime.sources import FrameSource
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.telemetry.event_log import EventLog
@@ -33,17 +32,13 @@ from deco_runtime.telemetry.redact import redact
 from deco_runtime.telemetry.report import Reporter, Tally
 from deco_runtime.telemetry.systemd import Notifier
 from deco_runtime.telemetry.terminal_view import View
-from deco_runtime.types import Floats, Frame, Notice, Segment
+from deco_runtime.types import Floats, Frame, Ints, Notice, Observed, Segment
 
 SCORE_EVERY = 5
 """Segments between two scores of `--test`, at least: thousands of images take longer than a segment."""
 
-REST = 4
-"""The last frames of a replayed stream are learned from by deco+ if they are at least one in so many of a segment: of
-fewer, the shares of the classes say little."""
 
-
-class Run:
+class Run(Stream):
     """One run over one source. `go` does it; `stop` may be set from anywhere to end it at the next safe point."""
 
     def __init__(
@@ -51,24 +46,23 @@ class Run:
         bundle: Bundle,
         engine: Engine,
         source: FrameSource,
-        learner: BaseLearner | None,
+        guarded: Unguarded,
         saver: Saver,
         scorer: Scorer | None,
         resources: Resources,
         events: EventLog,
         view: View,
         max_segments: int | None,
-        segment_size: int,
         started: float,
         reopen: Callable[[], FrameSource],
     ) -> None:
-        """learner: None for plain inference. started: monotonic time the program began, for the first prediction.
-        reopen: opens a replayed source from its beginning."""
-        self.bundle, self.engine, self.source, self.learner = bundle, engine, source, learner
+        """started: monotonic time the program began, for the first prediction. reopen: opens a replayed source from its
+        beginning."""
+        super().__init__(guarded)
+        self.bundle, self.engine, self.source = bundle, engine, source
         self.scorer, self.events, self.view = scorer, events, view
         self.stop = threading.Event()
-        self._saver, self._resources = saver, resources
-        self._max_segments, self._segment_size = max_segments, segment_size
+        self._saver, self._resources, self._max_segments = saver, resources, max_segments
         self._started, self._reopen = started, reopen
         self._frozen_theta = bundle.weights()
         self._frozen: float | None = None
@@ -77,21 +71,11 @@ class Run:
         self._scored_at = 0
         self._tally, self._seen, self._place = Tally(), Seen(), START
         self._report = Reporter(bundle.classes, source, events, view, self._tally)
-        self._retrains_before = learner.retrains if learner else 0
+        self._retrains_before = self.learner.retrains
         self._first_prediction: float | None = None
+        self._worker: Worker | None = None
         self._waiting = False
         self._notify, self._doing = Notifier(), "starting"
-
-    def predict(self, x: Floats) -> Floats:
-        """Logits (N, K) of the model deployed at this moment."""
-        return self.learner.predict(x) if self.learner else self._predict_frozen(x)
-
-    def recognise(self, x: Floats) -> tuple[Floats, Floats]:
-        """The same, and how likely each image shows none of the classes, (N,)."""
-        return self.learner.recognise(x) if self.learner else (self._predict_frozen(x), np.zeros(len(x), np.float32))
-
-    def _predict_frozen(self, x: Floats) -> Floats:
-        return self.engine.predict(self._frozen_theta, x)[0]
 
     def go(self, behind: Place = START) -> dict[str, Any]:
         """Run to the end of the source, `max_segments`, or `stop`; returns the summary.
@@ -101,21 +85,22 @@ class Run:
         """
         threading.Thread(target=self._close_when_stopped, name="closer", daemon=True).start()
         self._report.opened(behind.frames)
-        worker = Worker(lambda segment: self._learn(segment, START)) if self.source.live and self.learner else None
+        if self.source.live:
+            self._worker = Worker(lambda segment: self._learn(segment, START))
         finished = False
         try:
             self._score("before")
-            if worker is None:  # the learner's thread does it itself: predictions do not wait for it
-                self._retrain_if_due()
-            finished = self._frame_loop(worker, behind)
+            if self._worker is None:  # the learner's thread does it itself: predictions do not wait for it
+                self.retrain_if_due()
+            finished = self._frame_loop(behind)
         except Cancelled:
             pass
         finally:
             interrupted = self.stop.is_set()
             self.stop.set()
             self._notify.stopping()
-            if worker:
-                worker.end()
+            if self._worker:
+                self._worker.end()
             if finished:
                 self._place = START
             self._save()
@@ -125,9 +110,8 @@ class Run:
             self._score("after", check=lambda: self._notify.step(self._status))
         return self._summary()
 
-    def _frame_loop(self, worker: Worker | None, behind: Place) -> bool:
+    def _frame_loop(self, behind: Place) -> bool:
         """Predict and gather until the source ends (True) or something stops the run (False)."""
-        gathered = Gatherer(self.bundle.image_shape, self._segment_size)
         self._place = behind
         for frame in self._frames(behind):
             if self.stop.is_set():
@@ -135,30 +119,22 @@ class Run:
             if isinstance(frame, Notice):
                 self._hear(frame)
                 if frame.action == "lost":
-                    gathered.cut()
+                    self.segmenter.cut()
                 continue
-            self._predict(frame, gathered)
-            if not gathered.full:
-                continue
-            segment = gathered.take()
-            self._tally.segments += 1
-            if self.learner is None:
-                self._report.segment(self._tally.segments, segment, None)
-            elif worker is None:
-                self._learn(segment, self._seen.place)
-            elif not worker.offer(segment):
-                self._tally.dropped_segments += 1
-                gathered.cut()
+            if self.source.live:
+                self._tally.ages.append(time.monotonic() - frame.time)
+            x = preprocess(frame.pixels, self.bundle.preprocessing)
+            self.see(x[None], np.array([-1 if frame.label is None else frame.label]), frame.fault is not None)
             if self._max_segments is not None and self._tally.segments >= self._max_segments:
-                if worker:
+                if self._worker:
                     self._notify.stopping()  # frames are no longer predicted while the learner ends its work
-                    worker.drain()
+                    self._worker.drain()
                 return False
-        if worker:
+        if self._worker:
             self._notify.stopping()
-            worker.drain()
+            self._worker.drain()
         if not self.stop.is_set() or self.source.live:  # else the next run goes on with them
-            self._end_with(gathered)
+            self._end()
         return not self.stop.is_set()
 
     def _frames(self, behind: Place) -> Iterator[Frame | Notice]:
@@ -184,19 +160,17 @@ class Run:
             self.source = self._reopen()
             self._report.begun_anew(self.source, behind.frames, changed)
             self._place = behind = START
-            if self.learner is not None:
-                self.learner.scene = None
+            self.learner.interrupted()
 
-    def _end_with(self, gathered: Gatherer) -> None:
+    def _end(self) -> None:
         """Learn from the frames of the last segment, which is not complete, or say that nobody does."""
-        if self.learner is None or not gathered.count:
+        count, learner = self.segmenter.count, self.learner
+        if not learner.LEARNS or not count:
             return
-        recipe = self.learner.recipe
-        if not self.source.live and recipe.method == "regression" and gathered.count * REST >= self._segment_size:
-            self._tally.segments += 1
-            self._learn(gathered.take(), self._seen.place)
+        if not self.source.live and count >= learner.LEAST * learner.recipe.segment:
+            self.gathered(self.segmenter.take())
             return
-        self._report.left_over(gathered.count, self._segment_size, recipe)
+        self._report.left_over(count, learner)
 
     def _hear(self, notice: Notice) -> None:
         """What a live source says; as long as it says anything, the run is alive."""
@@ -205,82 +179,80 @@ class Run:
         self._report.heard(notice)
         self._notify.step(self._status)
 
-    def _predict(self, frame: Frame, gathered: Gatherer) -> None:
-        x = preprocess(frame.pixels, self.bundle.preprocessing)
-        logits, unknown = self.recognise(x[None])
-        pseudo, confidence = pseudo_label(logits)
-        strange = float(unknown[0]) > 0.5
+    def predicted(self, observed: Observed, pseudo: Ints, confidence: Floats, labels: Ints) -> None:
+        """One frame."""
+        unknown, label = float(self.learner.strangeness(observed)[0]), int(labels[0])
+        strange = unknown > 0.5
         if self._first_prediction is None:
             self._first_prediction = time.monotonic() - self._started
             self._doing = "predicting"
         self._tally.frames += 1
-        if self.source.live:
-            self._tally.ages.append(time.monotonic() - frame.time)
-        if frame.label is not None:
+        if label >= 0:
             self._tally.known += 1
-            self._tally.right += int(pseudo[0] == frame.label and not strange)
+            self._tally.right += int(pseudo[0] == label and not strange)
         self._tally.unknown += int(strange)
         if strange:
-            self.view.frame("unknown", float(unknown[0]))
+            self.view.frame("unknown", unknown)
         else:
             self.view.frame(self.bundle.classes[int(pseudo[0])], float(confidence[0]))
         self._notify.predicted(self._status)
-        if frame.fault is None:
-            gathered.add(x, int(pseudo[0]), float(confidence[0]), frame.label)
-        else:
-            gathered.cut()
+
+    def gathered(self, segment: Segment) -> None:
+        """Learn it, at once from a replayed source, or in the learner's thread unless that is busy."""
+        self._tally.segments += 1
+        if self._worker is None:
+            self._learn(segment, self._seen.place)
+        elif not self._worker.offer(segment):
+            self._tally.dropped_segments += 1
+            self.segmenter.cut()
 
     def _learn(self, segment: Segment, place: Place) -> None:
         """Learn one segment that ends at this place of a replayed source (START for a live one)."""
         learner = self.learner
-        assert learner is not None
-        self._retrain_if_due()  # one that the last run, or want of memory, had to give up
-        paused = self._pause
+        self.retrain_if_due()  # one that the last run, or want of memory, had to give up
+        paused = self.guarded.pause
         check = self._counting(*learner.steps)
-        report = self._resources.work(lambda: learner.learn(segment, check), self._check)
+        report = self._resources.work(lambda: self.guarded.learn(segment, check), self._check)
         self._place = place
         if report is None:
             self._tally.given_up_segments += 1
-            learner.scene = None
+            learner.interrupted()
             self._save_if_due()  # what was learned before, in a pause that may last for weeks
             return
-        if paused and not self._pause:
+        pause = self.guarded.pause
+        if paused and not pause:
             self._report.resumed(learner.segments)
-        self._show_doing(f"predicting; learning pauses for {self._pause} segments" if self._pause else "predicting")
-        self._report.segment(learner.segments, segment, report)
-        self._retrain_if_due()
+        self._show_doing(f"predicting; learning pauses for {pause} segments" if pause else "predicting")
+        self._report.segment(learner.segments, segment, report if learner.LEARNS else None)
+        self.retrain_if_due()
         self._save_if_due()
 
-    def _retrain_if_due(self) -> None:
+    def retrain_if_due(self) -> None:
+        """As `Stream` has it, within the resources that learning may take."""
         learner = self.learner
-        if learner is None or not learner.retrain_due:
+        if not learner.retrain_due:
             return
-        check = self._counting(*learner.fit_steps)
-        report = self._resources.work(lambda: learner.retrain(check), self._check)
+        check = self._counting(*learner.solve_steps)
+        report = self._resources.work(lambda: self.guarded.retrain(check), self._check)
         if report is None:
             return
-        kept = learner.guard.kept if learner.guard is not None else None
-        self._report.retrained(learner.retrains, learner.segments, report, kept)
+        self._report.retrained(learner.retrains, learner.segments, report)
         if learner.segments - self._scored_at >= SCORE_EVERY:
             self._score("during")
         self._show_doing("predicting")
-
-    @property
-    def _pause(self) -> int:
-        """Segments left of the guard's pause."""
-        return self.learner.guard.kept.pause if self.learner is not None and self.learner.guard is not None else 0
 
     def _score(self, when: str, check: Callable[[], None] | None = None) -> None:
         if self.scorer is None:
             return
         check = check or self._check
         if self._frozen is None:
-            self._frozen = self.scorer.accuracy(self._predict_frozen, check)
-        same = self.learner is None or np.array_equal(self.learner.model, self._frozen_theta)
-        self._deployed = self._frozen if same else self.scorer.accuracy(self.predict, check)
+            self._frozen = self.scorer.accuracy(lambda x: self.engine.predict(self._frozen_theta, x)[0], check)
+        learner = self.learner
+        same = np.array_equal(learner.model, self._frozen_theta)
+        self._deployed = self._frozen if same else self.scorer.accuracy(learner.predict, check)
         if when == "before":
             self._before = self._deployed
-        segment = self._scored_at = self.learner.segments if self.learner else self._tally.segments
+        segment = self._scored_at = learner.segments
         self._report.scored(when, segment, self._deployed, self._frozen, len(self.scorer))
 
     def _save_if_due(self) -> None:
@@ -288,8 +260,8 @@ class Run:
             self._save()
 
     def _save(self) -> None:
-        if self.learner is not None:
-            self._saver.save(self.learner, redact(self.source.name), self._place)
+        if self.learner.LEARNS:
+            self._saver.save(self.guarded, redact(self.source.name), self._place)
 
     def _check(self) -> None:
         if self.stop.is_set():
@@ -313,11 +285,9 @@ class Run:
 
     def _status(self) -> str:
         """For the service manager, in one line."""
-        segments, updates = (
-            (self.learner.segments, self.learner.retrains) if self.learner else (self._tally.segments, 0)
-        )
+        learner = self.learner
         doing = "waiting for the camera" if self._waiting else self._resources.doing or self._doing
-        return f"{segments} segments, {updates} updates; {doing}"
+        return f"{learner.segments} segments, {learner.retrains} updates; {doing}"
 
     def _close_when_stopped(self) -> None:
         self.stop.wait()
@@ -329,8 +299,8 @@ class Run:
             "before": self._before,
             "frozen": self._frozen,
             "learned": self._deployed,
-            "retrains": self.learner.retrains - self._retrains_before if self.learner else 0,
-            "dropped_updates": self.learner.dropped if self.learner else 0,
+            "retrains": self.learner.retrains - self._retrains_before,
+            "dropped_updates": self.learner.dropped,
             "paused_seconds": self._resources.paused_seconds(),
             **self._report.totals(),
             "first_prediction_seconds": self._first_prediction,

@@ -4,38 +4,43 @@ from __future__ import annotations
 
 import numpy as np
 
-from deco_runtime.types import Floats, Segment
+from deco_runtime.types import Floats, Ints, Observed, Segment
 
 
-class Gatherer:
+class Segmenter:
     """The segment in the making, in arrays allocated once per segment."""
 
-    def __init__(self, image_shape: tuple[int, int, int], size: int) -> None:
-        """image_shape: C, H, W of the network's input. size: frames per segment, |I_t|."""
-        self._image_shape, self._size, self._interrupted = image_shape, size, False
+    def __init__(self, size: int) -> None:
+        """size: frames per segment, |I_t|."""
+        self._size, self._interrupted = size, False
         self._start()
 
     def _start(self) -> None:
         self._n = 0
-        self._x = np.empty((self._size, *self._image_shape), np.float32)
+        self._observed: Observed = {}
         self._pseudo, self._labels = np.empty(self._size, np.int64), np.empty(self._size, np.int64)
         self._confidence, self._cut = np.empty(self._size, np.float32), np.zeros(self._size, bool)
 
-    def add(self, x: Floats, pseudo: int, confidence: float, label: int | None) -> None:
-        """One predicted frame: x (C, H, W), ŷ, p(x)_ŷ, and the true class for scoring if it is known."""
+    def add(self, observed: Observed, pseudo: Ints, confidence: Floats, labels: Ints) -> None:
+        """Predicted frames, no more than there is room for: what was observed of them, name → (n, …), and, all (n,),
+        their ŷ, p(x)_ŷ, and true classes for scoring, −1 where unknown."""
+        if not self._observed:
+            self._observed = {k: np.empty((self._size, *v.shape[1:]), np.float32) for k, v in observed.items()}
+        place = slice(self._n, self._n + len(pseudo))
+        for name, array in observed.items():
+            self._observed[name][place] = array
         self._cut[self._n], self._interrupted = self._interrupted, False
-        self._x[self._n], self._pseudo[self._n], self._confidence[self._n] = x, pseudo, confidence
-        self._labels[self._n] = -1 if label is None else label
-        self._n += 1
+        self._pseudo[place], self._confidence[place], self._labels[place] = pseudo, confidence, labels
+        self._n += len(pseudo)
 
     def cut(self) -> None:
         """The stream was interrupted: the next frame need not show what the last one did."""
         self._interrupted = True
 
     @property
-    def full(self) -> bool:
-        """A segment is complete and must be taken before the next frame."""
-        return self._n == self._size
+    def room(self) -> int:
+        """Frames that the segment lacks; at 0 it must be taken before the next frame."""
+        return self._size - self._n
 
     @property
     def count(self) -> int:
@@ -45,6 +50,7 @@ class Gatherer:
     def take(self) -> Segment:
         """The segment as far as it is; the next one starts."""
         n = self._n
-        segment = Segment(self._x[:n], self._pseudo[:n], self._confidence[:n], self._labels[:n], self._cut[:n])
+        observed = {name: array[:n] for name, array in self._observed.items()}
+        segment = Segment(observed, self._pseudo[:n], self._confidence[:n], self._labels[:n], self._cut[:n])
         self._start()
         return segment

@@ -58,6 +58,9 @@ class FrameSource(Protocol):
         A live source goes on trying instead of failing, and says so in notices; a replayed one has none.
         """
 
+    def fingerprints(self) -> frozenset[str]:
+        """Of the image files that it streams, to know copies of them by; empty where it streams none."""
+
     def note(self) -> str | None:
         """One sentence about what was left out so far (unreadable images, a video's missing end), or None."""
 

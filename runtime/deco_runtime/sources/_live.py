@@ -125,6 +125,9 @@ class Live:
     def note(self) -> str | None:
         return None
 
+    def fingerprints(self) -> frozenset[str]:
+        return frozenset()
+
     def close(self) -> None:
         self._closed.set()
         process = self._process

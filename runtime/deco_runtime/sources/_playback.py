@@ -109,6 +109,9 @@ class Playback:
     def figures(self) -> dict[str, Any]:
         return {"damaged": self._damaged}
 
+    def fingerprints(self) -> frozenset[str]:
+        return frozenset()
+
     def close(self) -> None:
         self._closed = True
         with self._using:

@@ -6,11 +6,10 @@
                       representation .onnx (standard operators)
     ort_training/     the same gradients and ONNX Runtime's training artifacts (if exported with that package)
     weights.npy       θ_0 (P,) float32
-    buffer.npz        x_syn (n, C, H, W) float32, y_syn (n,) int64 (if any were condensed: `deco+` needs none)
+    buffer.npz        x_syn (n, C, H, W) float32, y_syn (n,) int64 (if any were condensed: only `paper` needs them)
     guard.npz         pixels (g, size, size, 3) uint8 B, G, R, labels (g,) and takes (g,) int64: labelled images that
                       the model was not trained on, for the guard of updates (if there were any)
-    regression.npz    what `deco+` starts from: a, b, worth, unknown and three temperatures, see
-                      `Start`
+    fitted/           NAME.npz: what the learner NAME had fitted to the labelled images, as it declares
     golden.npz        inputs and torch's outputs of every graph
     trained_on.txt    fingerprints of the images used in training, one per line
     demo/             only in a bundle that carries its own stream: stream.avi, labels.npy, test.npz
@@ -31,9 +30,6 @@ import numpy as np
 import numpy.typing as npt
 
 from deco_runtime.errors import BundleError, DecoError
-from deco_runtime.learning.buffer import CondensedBuffer
-from deco_runtime.learning.regression import Start, Statistics
-from deco_runtime.learning.unknown import SIGNS
 from deco_runtime.storage.bundle_files import MANIFEST, Root, is_file, open_root, sha256
 from deco_runtime.storage.manifest import SCHEMA, Manifest, parse
 from deco_runtime.storage.untrusted import Array, parse_json, read_npy, read_npz
@@ -41,7 +37,6 @@ from deco_runtime.types import Floats, Ints, Pixels
 
 LARGEST_MANIFEST = 16 << 20
 """Bytes."""
-BUFFER = "buffer.npz"
 
 
 @dataclass(frozen=True)
@@ -57,73 +52,36 @@ class Bundle(Manifest):
 
     def weights(self) -> Floats:
         """θ_0 (P,) float32, the pre-trained model."""
-        theta: Floats = self._array("weights.npy", None, np.float32, (self.weight_count,))
+        theta: Floats = self.array("weights.npy", None, np.float32, (self.weight_count,))
         return theta
-
-    def buffer(self) -> CondensedBuffer:
-        """The initial buffer, condensed from the labelled images. Raises BundleError where there is none."""
-        if BUFFER not in self.files:
-            raise BundleError(
-                f"expected a bundle with condensed images, which the paper's recipe starts from, but {self.path} was "
-                "exported without; export it again with deco-export --ipc 10, or learn by deco+"
-            )
-        x = self._array(BUFFER, "x_syn", np.float32, (None, *self.image_shape))
-        y = self._array(BUFFER, "y_syn", np.int64, (len(x),))
-        count = np.bincount(y[(y >= 0) & (y < len(self.classes))], minlength=len(self.classes))
-        if count.sum() != len(y) or count.min() != count.max() or len(y) == 0:
-            raise self._broken(BUFFER, "the same number of images of every class")
-        return CondensedBuffer.start(x, y)
-
-    def regression(self) -> Start:
-        """What `deco+` starts from."""
-        name = "regression.npz"
-        b = self._array(name, "b", np.float32, (None, len(self.classes)))
-        a = self._array(name, "a", np.float32, (len(b) * (len(b) + 1) // 2,))
-        if len(b) < 2:
-            raise self._broken(name, "statistics of at least one value")
-        keys = ("network_temperature", "regression_temperature", "mixed_temperature", "worth")
-        network, regression, both, worth = (float(self._array(name, key, np.float32, ())) for key in keys)
-        if min(network, regression, both) <= 0:
-            raise self._broken(name, "temperatures above 0")
-        if not 0 <= worth <= 1:
-            raise self._broken(name, "a worth from 0 to 1")
-        unknown = self._array(name, "unknown", np.float32, (None,))
-        if len(unknown) not in (0, SIGNS + 2):
-            raise self._broken(name, f"none or {SIGNS + 2} weights of the signs of unknown things")
-        return Start(Statistics(a, b), network, regression, both, worth, unknown if len(unknown) else None)
 
     def labelled_pixels(self, name: str) -> tuple[Pixels, Ints]:
         """`guard.npz` or `demo/test.npz`: pixels (g, size, size, 3) uint8 and labels (g,) int64."""
         size = self.preprocessing.size
-        pixels = self._array(name, "pixels", np.uint8, (None, size, size, 3))
+        pixels = self.array(name, "pixels", np.uint8, (None, size, size, 3))
         if not len(pixels):
-            raise self._broken(name, "at least one image")
-        labels = self._array(name, "labels", np.int64, (len(pixels),))
+            raise self.broken(name, "at least one image")
+        labels = self.array(name, "labels", np.int64, (len(pixels),))
         if labels.min() < 0 or labels.max() >= len(self.classes):
-            raise self._broken(name, "labels of the bundle's classes")
+            raise self.broken(name, "labels of the bundle's classes")
         return pixels, labels
 
     @property
     def guard_images(self) -> int:
         """g, 0 without guard.npz."""
-        return len(self._array("guard.npz", "labels", np.int64, (None,))) if "guard.npz" in self.files else 0
+        return len(self.array("guard.npz", "labels", np.int64, (None,))) if "guard.npz" in self.files else 0
 
     def guard_takes(self) -> Ints:
         """Which of the guard images were recorded in one go: (g,) int64, the same number for these."""
-        takes: Ints = self._array("guard.npz", "takes", np.int64, (self.guard_images,))
+        takes: Ints = self.array("guard.npz", "takes", np.int64, (self.guard_images,))
         return takes
-
-    def demo_labels(self) -> Ints:
-        """True classes of the frames of demo/stream.avi, for scoring only."""
-        labels: Ints = self._array("demo/labels.npy", None, np.int64, (None,))
-        return labels
 
     def trained_on(self) -> frozenset[str]:
         """Fingerprints of the images the model was trained on."""
         try:
             text = self.root.joinpath("trained_on.txt").read_bytes()
-        except Exception as error:  # as in _array
-            raise self._broken("trained_on.txt", "fingerprints") from error
+        except Exception as error:  # as in `array`
+            raise self.broken("trained_on.txt", "fingerprints") from error
         return frozenset(text.decode("ascii", "replace").split())
 
     def golden(self, names: Collection[str] | None = None) -> dict[str, Array]:
@@ -133,27 +91,32 @@ class Bundle(Manifest):
                 return read_npz(file, names)
         except MemoryError:
             raise
-        except Exception as error:  # as in _array
-            raise self._broken("golden.npz", "a numpy archive") from error
+        except Exception as error:  # as in `array`
+            raise self.broken("golden.npz", "a numpy archive") from error
 
-    def _array(self, name: str, key: str | None, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> Any:
+    def array(self, name: str, key: str | None, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> Any:
+        """An array of the file `name`: the one called `key` of an .npz, or for None that of an .npy.
+
+        Raises BundleError unless it is finite and of this type and shape, None being any number.
+        """
         try:
             with self.root.joinpath(name).open("rb") as file:
                 array = read_npy(file) if key is None else read_npz(file, (key,))[key]
         except MemoryError:
             raise
         except Exception as error:  # the disk, zipfile and zlib raise a dozen kinds
-            raise self._broken(name, f"an array {key}" if key else "an array") from error
+            raise self.broken(name, f"an array {key}" if key else "an array") from error
         fits = array.ndim == len(shape) and all(
             want in (None, got) for want, got in zip(shape, array.shape, strict=True)
         )
         if not fits or array.dtype != dtype:
-            raise self._broken(name, f"{key or 'an array'} of {np.dtype(dtype)} and shape {shape}")
+            raise self.broken(name, f"{key or 'an array'} of {np.dtype(dtype)} and shape {shape}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise self._broken(name, f"{key or 'an array'} of finite numbers")
+            raise self.broken(name, f"{key or 'an array'} of finite numbers")
         return array
 
-    def _broken(self, name: str, expected: str) -> BundleError:
+    def broken(self, name: str, expected: str) -> BundleError:
+        """That the file `name` does not hold what was expected."""
         return BundleError(f"expected {self.path / name} to hold {expected}, but it does not; export the bundle again")
 
 

@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from deco_runtime.learning import registry
 from deco_runtime.learning.random_model import KINDS, Parameter
 from deco_runtime.learning.recipe import Recipe
 from deco_runtime.preprocess import Preprocessing
 from deco_runtime.storage.bundle_files import MANIFEST, sha256
 
-SCHEMA = 2
+SCHEMA = 3
 LARGEST_SIDE = 1024
 """Pixels; what deco-export allows too. It decides how much memory a segment takes."""
 
@@ -32,13 +33,15 @@ FILES = (
 class Manifest:
     """What a bundle says of itself, checked.
 
-    made_with: how it came about: tool versions, model, data, seed, validation accuracy. files: SHA-256 of each.
+    features, represented: F and D, the lengths of an image's features and of its representation φ. made_with: how it
+    came about: tool versions, model, data, seed, validation accuracy. files: SHA-256 of each.
     """
 
     classes: tuple[str, ...]
     preprocessing: Preprocessing
     parameters: tuple[Parameter, ...]
     features: int
+    represented: int
     engines: tuple[str, ...]
     recipe: Recipe
     made_with: Mapping[str, Any]
@@ -61,6 +64,7 @@ def write_manifest(
     preprocessing: Preprocessing,
     parameters: tuple[Parameter, ...],
     features: int,
+    represented: int,
     engines: tuple[str, ...],
     recipe: Recipe,
     made_with: Mapping[str, Any],
@@ -77,6 +81,7 @@ def write_manifest(
         },
         "parameters": [asdict(p) for p in parameters],
         "features": features,
+        "represented": represented,
         "engines": list(engines),
         "recipe": recipe.to_json(),
         "made_with": dict(made_with),
@@ -116,12 +121,13 @@ def parse(content: dict[str, Any]) -> Manifest:
     missing = [name for name in FILES if name not in files]
     if missing:
         raise ValueError(f"no hash of {missing[0]}")
-    recipe = Recipe.from_json(content["recipe"])
+    recipe = registry.from_json(content["recipe"])
     return Manifest(
         classes,
         preprocessing,
         tuple(parameters),
         _size(content["features"]),
+        _size(content["represented"]),
         tuple(str(e) for e in content["engines"]),
         recipe,
         dict(content["made_with"]),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 import numpy as np
 
-from deco_runtime.learning.guard import Kept
-from deco_runtime.learning.learner import RetrainReport, SegmentReport
-from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.learner import Learner
+from deco_runtime.learning.reports import RetrainReport, SegmentReport
 from deco_runtime.sources import FrameSource
 from deco_runtime.telemetry.event_log import EventLog
 from deco_runtime.telemetry.terminal_view import View
@@ -75,12 +75,13 @@ class Reporter:
         )
         self._events.write("source", action="begun anew", name=source.name, reason=reason, frames=frames)
 
-    def left_over(self, frames: int, segment: int, recipe: Recipe) -> None:
+    def left_over(self, frames: int, learner: Learner) -> None:
         """So many frames at the end of the stream were not learned from."""
         self._tally.unlearned_frames = frames
-        why = f"{recipe.name} learns from segments of {segment}"
-        if recipe.method == "regression" and not self._source.live:
-            why += " and at the end from a quarter of one or more"
+        recipe = learner.recipe
+        why = f"{recipe.name} learns from segments of {recipe.segment}"
+        if learner.LEAST < 1 and not self._source.live:
+            why += f" and at the end from {ceil(learner.LEAST * recipe.segment)} frames or more"
         self._view.line(
             f"note: the last {frames} frame{'s were' if frames > 1 else ' was'} not learned from, because {why}; "
             "--set segment=N makes them smaller"
@@ -125,31 +126,31 @@ class Reporter:
             unknown_frames=tally.unknown,
             votes={self._classes[int(c)]: int(count[c]) for c in np.flatnonzero(count)},
             stream_accuracy=tally.stream_accuracy,
-            **({**asdict(report), "active": active} if report else {}),
+            **(_figures(report, active) if report else {}),
         )
-        matching = f"{report.distances[0]:.3f} → {report.distances[-1]:.3f}" if report and report.distances else None
+        own = report.words if report else {}
         accuracy = tally.stream_accuracy
         self._view.show(
             segment=number,
             active_classes=", ".join(active) or "none" if report else None,
             kept_share=f"{report.kept:.0%}" if report else None,
-            matching_loss=matching,
+            **{name.replace(" ", "_"): words for name, words in own.items()},
             dropped=f"{source.dropped} frames, {tally.dropped_segments} segments" if source.live else None,
             accuracy_on_the_stream=None if accuracy is None else f"{accuracy:.1%}",
         )
         if not self._view.is_terminal and report:
             self._view.line(
                 f"segment {number}: active {', '.join(active) or 'none'}; kept {report.kept:.0%}"
-                + (f"; matching loss {matching}" if matching else "")
+                + "".join(f"; {name} {words}" for name, words in own.items())
                 + (f"; {report.dropped} updates dropped, not finite" if report.dropped else "")
             )
 
-    def retrained(self, number: int, segment: int, report: RetrainReport, kept: Kept | None) -> None:
-        """Update `number` was made after this segment. kept: the guard's, None without one."""
+    def retrained(self, number: int, segment: int, report: RetrainReport) -> None:
+        """Update `number` was made after this segment."""
         figures = {"loss": report.loss, "accepted": report.accepted, "seconds": report.seconds}
         self._events.write("retrain", number=number, segment=segment, **figures)
         verdict = report.verdict
-        if verdict is None or kept is None:
+        if verdict is None:
             if not report.accepted:
                 self._view.line("an update of the model was dropped because it was not finite")
             return
@@ -159,8 +160,8 @@ class Reporter:
             update=number,
             segment=segment,
             reason=verdict.reason,
-            rejections=kept.rejections,
-            pause=kept.pause,
+            rejections=report.rejections,
+            pause=report.pause,
             scores=verdict.scores,
         )
         self._view.show(guard=f"{verdict.reason or 'accepted'} (update {number})")
@@ -173,9 +174,9 @@ class Reporter:
             self._view.line(f"update {number} accepted: {measured}")
             return
         self._view.line(f"update {number} rejected, it {verdict.reason}: goes back to what was accepted before it")
-        if kept.pause:
+        if report.pause:
             self._view.line(
-                f"learning pauses for {kept.pause} segments after {kept.rejections} rejections in a row; "
+                f"learning pauses for {report.pause} segments after {report.rejections} rejections in a row; "
                 "prediction goes on"
             )
 
@@ -205,3 +206,15 @@ class Reporter:
             **self._source.figures(),
             "stream_accuracy": tally.stream_accuracy,
         }
+
+
+def _figures(report: SegmentReport, active: list[str]) -> dict[str, Any]:
+    """A segment's part of its event: what every learner says, and what this one alone does."""
+    return {
+        "active": active,
+        "kept": report.kept,
+        "pseudo_accuracy": report.pseudo_accuracy,
+        "dropped": report.dropped,
+        "seconds": report.seconds,
+        **report.figures,
+    }

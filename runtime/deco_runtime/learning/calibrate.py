@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from deco_runtime.learning.vote import log_softmax
 from deco_runtime.types import Floats, Ints
 

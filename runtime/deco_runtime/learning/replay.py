@@ -1,0 +1,61 @@
+"""A learner that retrains the whole model on a buffer of labelled images, however it keeps that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from deco_runtime.engine import Engine
+from deco_runtime.learning import buffer as buffers
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.hyperparameters import Hyperparameters
+from deco_runtime.learning.learner import Learner
+from deco_runtime.learning.origin import Bundle
+from deco_runtime.learning.random_model import Parameter
+from deco_runtime.types import Check, Floats, Ints, Observed
+
+BATCH = 64
+"""Images that are answered between two checks."""
+
+L = TypeVar("L", bound="ReplayLearner")
+
+
+class ReplayLearner(Learner):
+    """The model is θ (P,), the memory is the buffer; it sees the pixels themselves, since θ changes."""
+
+    memory: CondensedBuffer
+    recipe: Hyperparameters
+
+    def __init__(
+        self,
+        engine: Engine,
+        parameters: Sequence[Parameter],
+        theta: Floats,
+        buffer: CondensedBuffer,
+        classes: int,
+        recipe: Hyperparameters,
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(engine, theta, buffer, classes, recipe, rng)
+        self.parameters = parameters
+
+    @classmethod
+    def open(cls: type[L], bundle: Bundle, engine: Engine, recipe: Hyperparameters, rng: np.random.Generator) -> L:
+        buffer = buffers.initial(bundle)
+        return cls(engine, bundle.parameters, bundle.weights(), buffer, len(bundle.classes), recipe, rng)
+
+    def observe(self, x: Floats) -> Observed:
+        return {"x": x}
+
+    def answer(self, model: Floats, observed: Observed) -> Floats:
+        return self.engine.predict(model, observed["x"])[0]
+
+    def evaluate_memory(self, model: Floats, memory: CondensedBuffer, check: Check) -> tuple[Floats, Ints]:
+        """The buffer's images, and what they stand for."""
+        found = []
+        for start in range(0, len(memory.x_syn), BATCH):
+            check()
+            found.append(self.engine.predict(model, memory.x_syn[start : start + BATCH])[0])
+        return np.concatenate(found), memory.y_syn

@@ -1,0 +1,111 @@
+"""The votes of learners that answer from a representation: what each frame shows, by what the bundle starts with and by
+the order of the frames.
+
+    fit, start   the labelled images' statistics and what held-out ones say of them: at the export, and from the bundle
+    Voter        the likelihoods of a segment's frames, and the chain over them
+
+Never by what follows the stream: a model that votes for itself drifts to the classes it saw last.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deco_runtime.learning import calibrate
+from deco_runtime.learning.arrays import Array
+from deco_runtime.learning.chain import Decoded, alike, decode, in_common
+from deco_runtime.learning.origin import Bundle, Labelled, fitted
+from deco_runtime.learning.regression import Start, Statistics, add, mixed, scores, share, solve, spread
+from deco_runtime.learning.unknown import SIGNS, Known, odds
+from deco_runtime.learning.vote import softmax, targets
+from deco_runtime.types import Bools, Floats, Ints
+
+FILE = fitted("deco+")
+
+
+class Voter:
+    """What a bundle starts with, as votes. states: S, the classes and, where the bundle knows, one for unknown things.
+
+    w: (D + 1, K), the start regression, and s: (K,), its share in an answer.
+    """
+
+    def __init__(self, start: Start, classes: int) -> None:
+        self.start, self.classes = start, classes
+        self.w, self.s = solve(start.statistics), share(start.statistics, start)
+        self.states = classes + (start.unknown is not None)
+        self._apart = spread(start.statistics)
+        self._known = Known.of(start.statistics, self.w) if start.unknown is not None else None
+
+    def odds(self, phi: Floats, logits: Floats, common: float = 1.0) -> Floats:
+        """As `unknown.odds` (n,); 0 where the bundle does not say."""
+        if self._known is None or self.start.unknown is None:
+            return np.zeros(len(phi), np.float32)
+        return odds(self._known.signs(phi, logits), self.start.unknown, common)
+
+    def likelihood(self, phi: Floats, logits: Floats, cut: Bools | None = None) -> Floats:
+        """What the votes are made of, (n, S) float32: how likely each class makes a frame, and last, where the bundle
+        knows, something unknown, up to a factor; of frames in a row, softened by how alike they are. cut: as in
+        `Segment`."""
+        said, r = mixed(self.w, self.s, phi, logits, self.start), in_common(phi, self._apart, cut)
+        softer = alike(r)
+        p = softmax(said / np.float32(softer * self.start.mixed_temperature))
+        if self._known is None:
+            return p
+        strange = self.odds(phi, logits, r) ** np.float32(1 / softer)
+        return np.concatenate([p, strange[:, None] / self.classes], axis=1)  # p(frame | c) is K·p(c | frame)·p(frame)
+
+    def decode(self, likelihood: Floats, scene: Floats | None, cut: Bools | None) -> Decoded:
+        """The posterior of a segment's frames; scene: (S,), what the one before ended with, None for nothing known."""
+        return decode(likelihood, scene, cut)
+
+
+def fit(labelled: Labelled) -> tuple[dict[str, Array], list[str]]:
+    """The arrays of a `Start`, and sentences about fits that ended where their search does."""
+    statistics, done = Statistics.zero(labelled.size, labelled.classes), 0
+    for phi, _ in labelled.train.parts():
+        y = labelled.train.labels[done : done + len(phi)]
+        statistics, done = add(statistics, phi, one_hot(y, labelled.classes)), done + len(phi)
+    w = solve(statistics)
+    known, held = Known.of(statistics, w), labelled.held_out
+    phi, logits = held.all(labelled.size, labelled.classes)
+    others = labelled.none.all(labelled.size, labelled.classes)
+    strange = calibrate.unknown(known.signs(phi, logits), held.takes, known.signs(*others))
+    found = calibrate.calibrate(logits, scores(w, phi), held.labels, held.takes)
+    notes = list(found.notes)
+    if strange is None:
+        notes.append(
+            "nothing will be answered unknown: too few takes were held out to tell how strange a known frame may be; "
+            "label more, or raise --val"
+        )
+    return {
+        "a": statistics.a,
+        "b": statistics.b,
+        "network_temperature": np.asarray(found.network_temperature, np.float32),
+        "regression_temperature": np.asarray(found.regression_temperature, np.float32),
+        "mixed_temperature": np.asarray(found.mixed_temperature, np.float32),
+        "worth": np.asarray(found.worth, np.float32),
+        "unknown": strange if strange is not None else np.zeros(0, np.float32),
+    }, notes
+
+
+def start(bundle: Bundle) -> Start:
+    """What `fit` found. Raises BundleError where the bundle's file is not that."""
+    b = bundle.array(FILE, "b", np.float32, (None, len(bundle.classes)))
+    a = bundle.array(FILE, "a", np.float32, (len(b) * (len(b) + 1) // 2,))
+    if len(b) < 2:
+        raise bundle.broken(FILE, "statistics of at least one value")
+    keys = ("network_temperature", "regression_temperature", "mixed_temperature", "worth")
+    network, regression, both, worth = (float(bundle.array(FILE, key, np.float32, ())) for key in keys)
+    if min(network, regression, both) <= 0:
+        raise bundle.broken(FILE, "temperatures above 0")
+    if not 0 <= worth <= 1:
+        raise bundle.broken(FILE, "a worth from 0 to 1")
+    unknown = bundle.array(FILE, "unknown", np.float32, (None,))
+    if len(unknown) not in (0, SIGNS + 2):
+        raise bundle.broken(FILE, f"none or {SIGNS + 2} weights of the signs of unknown things")
+    return Start(Statistics(a, b), network, regression, both, worth, unknown if len(unknown) else None)
+
+
+def one_hot(y: Ints, classes: int) -> Floats:
+    """(n, K) float32, of weight 1."""
+    return targets(y, np.ones(len(y), np.float32), classes)
