@@ -31,8 +31,11 @@ from deco_runtime.running.scoring import Scorer, normalised, read_test_folder
 from deco_runtime.sources.images import Images
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.event_log import EventLog
+from deco_runtime.telemetry.happenings import PlaceFound, Said, StateFound, StateJudged
 from deco_runtime.telemetry.redact import redact
+from deco_runtime.telemetry.systemd import Notifier
 from deco_runtime.telemetry.terminal_view import View
 
 L = TypeVar("L", bound=Learner)
@@ -84,32 +87,25 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         check_recipe(bundle, engine, recipe)
     if (complaint := golden_check(bundle, engine, recipe.method if options.learn else None)) is not None:
         raise BundleError(complaint)
-    view = View(f"{options.bundle.name} on {engine.name}")
-    for words in filter(None, (choice, *(each and f"warning: {each}" for each in (unwritable, unlocked)))):
-        view.line(words)
-    events = EventLog(options.events)
+    bus = Bus(View(f"{options.bundle.name} on {engine.name}"))
+    if choice:
+        bus.emit(Said(choice))
+    for words in filter(None, (unwritable, unlocked)):
+        bus.emit(Said(words, "warning"))
+    bus.add(EventLog(options.events))  # behind those words, since it may say that it cannot be written
+    bus.add(Notifier())
     learner = restored = note = None
     if options.learn:
         learner = new_learner(bundle, engine, recipe, options.seed)
         if options.guard:
             learner.guard, note = open_guard(bundle, learner)
             if note:
-                view.line(f"note: {note}")
+                bus.emit(Said(note, "note"))
         restored, note = states.load(directory, bundle, learner)
-        if note:
-            view.line(f"warning: {note}")
         if restored:
             restored.restore(learner)
-        events.write(
-            "state",
-            found=restored is not None,
-            segments=learner.segments,
-            retrains=learner.retrains,
-            passed_over=note,
-            unwritable=unwritable,
-        )
-        if restored:
-            view.line(f"goes on from {directory}: {learner.segments} segments, {learner.retrains} updates")
+        found = restored is not None
+        bus.emit(StateFound(directory, found, learner.segments, learner.retrains, note, unwritable))
     request = sources.SourceRequest(
         classes=bundle.classes,
         size=bundle.preprocessing.size,
@@ -126,22 +122,21 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     source, behind = reopen(), START
     if restored and not source.live and restored.source == redact(source.name) and restored.position:
         behind = Place(restored.position, restored.digest)
-        view.line(f"goes on with {source.name} at frame {behind.frames}")
-    scorer = _scorer(options, source_name, source, bundle, view)
+        bus.emit(PlaceFound(source.name, behind.frames))
+    scorer = _scorer(options, source_name, source, bundle, bus)
     if learner is not None and not behind.frames:
         learner.scene = None  # another stream, or the same one after a while
     if learner is not None and learner.guard is not None and restored is not None and restored.guard is None:
-        _vet(learner, learner.guard, events, view)
+        _vet(learner, learner.guard, bus)
     run = Run(
         bundle,
         engine,
         source,
         learner,
-        Saver(directory, bundle, options.save_every, events, view, bool(unwritable), None if note else restored),
+        Saver(directory, bundle, options.save_every, bus, bool(unwritable), None if note else restored),
         scorer,
-        Resources(options.limits, events, view),
-        events,
-        view,
+        Resources(options.limits, bus),
+        bus,
         options.max_segments,
         recipe.segment,
         started,
@@ -179,27 +174,23 @@ def open_guard(bundle: Bundle, learner: BaseLearner) -> tuple[Guard, str | None]
     return Guard(learner.rehearse, learner.model, learner.memory, labelled), note
 
 
-def _vet(learner: BaseLearner, guard: Guard, events: EventLog, view: View) -> None:
+def _vet(learner: BaseLearner, guard: Guard, bus: Bus) -> None:
     """Judge what was learned without a guard, and go back to the model and memory that the guard, and so the bundle,
     starts with if it does harm."""
     verdict = guard.judge(learner.model, guard.frozen, learner.memory)
     learner.memory = guard.settle(verdict, learner.memory, learner.recipe.retrain_interval)
     if not verdict.accepted:
         learner.model = guard.frozen
-        view.line(f"the model learned without a guard {verdict.reason}: goes back to what the bundle starts with")
-    decision = "accepted" if verdict.accepted else "rolled back"
-    events.write("guard", decision=decision, update=learner.retrains, reason=verdict.reason, scores=verdict.scores)
+    bus.emit(StateJudged(learner.retrains, verdict))
 
 
-def _scorer(
-    options: Options, source_name: str, source: sources.FrameSource, bundle: Bundle, view: View
-) -> Scorer | None:
+def _scorer(options: Options, source_name: str, source: sources.FrameSource, bundle: Bundle, bus: Bus) -> Scorer | None:
     """For `--test`, or for `--demo` the bundle's own test images."""
     if options.test is not None:
         streamed = source.fingerprints() if options.learn and isinstance(source, Images) else frozenset()
         pixels, labels, note = read_test_folder(options.test, bundle, streamed)
         if note:
-            view.line(f"note: {note}")
+            bus.emit(Said(note, "note"))
         return Scorer(bundle.preprocessing, pixels, labels)
     if source_name == "demo" and "demo/test.npz" in bundle.files:
         return Scorer(bundle.preprocessing, *bundle.labelled_pixels("demo/test.npz"))

@@ -28,11 +28,9 @@ from deco_runtime.running.scoring import Scorer
 from deco_runtime.running.segmenter import Gatherer
 from deco_runtime.sources import FrameSource
 from deco_runtime.storage.bundle import Bundle
-from deco_runtime.telemetry.event_log import EventLog
+from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.redact import redact
 from deco_runtime.telemetry.report import Reporter, Tally
-from deco_runtime.telemetry.systemd import Notifier
-from deco_runtime.telemetry.terminal_view import View
 from deco_runtime.types import Floats, Frame, Notice, Segment
 
 SCORE_EVERY = 5
@@ -55,8 +53,7 @@ class Run:
         saver: Saver,
         scorer: Scorer | None,
         resources: Resources,
-        events: EventLog,
-        view: View,
+        bus: Bus,
         max_segments: int | None,
         segment_size: int,
         started: float,
@@ -65,7 +62,7 @@ class Run:
         """learner: None for plain inference. started: monotonic time the program began, for the first prediction.
         reopen: opens a replayed source from its beginning."""
         self.bundle, self.engine, self.source, self.learner = bundle, engine, source, learner
-        self.scorer, self.events, self.view = scorer, events, view
+        self.scorer, self.bus = scorer, bus
         self.stop = threading.Event()
         self._saver, self._resources = saver, resources
         self._max_segments, self._segment_size = max_segments, segment_size
@@ -76,11 +73,9 @@ class Run:
         self._deployed: float | None = None
         self._scored_at = 0
         self._tally, self._seen, self._place = Tally(), Seen(), START
-        self._report = Reporter(bundle.classes, source, events, view, self._tally)
+        self._report = Reporter(bundle.classes, source, bus, self._tally)
         self._retrains_before = learner.retrains if learner else 0
         self._first_prediction: float | None = None
-        self._waiting = False
-        self._notify, self._doing = Notifier(), "starting"
 
     def predict(self, x: Floats) -> Floats:
         """Logits (N, K) of the model deployed at this moment."""
@@ -113,7 +108,7 @@ class Run:
         finally:
             interrupted = self.stop.is_set()
             self.stop.set()
-            self._notify.stopping()
+            self._report.ending()
             if worker:
                 worker.end()
             if finished:
@@ -122,7 +117,7 @@ class Run:
             self.source.close()
             self._report.ended()
         if not interrupted:
-            self._score("after", check=lambda: self._notify.step(self._status))
+            self._score("after", check=self._report.stepped)
         return self._summary()
 
     def _frame_loop(self, worker: Worker | None, behind: Place) -> bool:
@@ -133,7 +128,7 @@ class Run:
             if self.stop.is_set():
                 return False
             if isinstance(frame, Notice):
-                self._hear(frame)
+                self._report.heard(frame)
                 if frame.action == "lost":
                     gathered.cut()
                 continue
@@ -151,11 +146,11 @@ class Run:
                 gathered.cut()
             if self._max_segments is not None and self._tally.segments >= self._max_segments:
                 if worker:
-                    self._notify.stopping()  # frames are no longer predicted while the learner ends its work
+                    self._report.ending()  # frames are no longer predicted while the learner ends its work
                     worker.drain()
                 return False
         if worker:
-            self._notify.stopping()
+            self._report.ending()
             worker.drain()
         if not self.stop.is_set() or self.source.live:  # else the next run goes on with them
             self._end_with(gathered)
@@ -198,13 +193,6 @@ class Run:
             return
         self._report.left_over(gathered.count, self._segment_size, recipe)
 
-    def _hear(self, notice: Notice) -> None:
-        """What a live source says; as long as it says anything, the run is alive."""
-        if notice.action in ("lost", "reconnected"):
-            self._waiting = notice.action == "lost"
-        self._report.heard(notice)
-        self._notify.step(self._status)
-
     def _predict(self, frame: Frame, gathered: Gatherer) -> None:
         x = preprocess(frame.pixels, self.bundle.preprocessing)
         logits, unknown = self.recognise(x[None])
@@ -212,7 +200,6 @@ class Run:
         strange = float(unknown[0]) > 0.5
         if self._first_prediction is None:
             self._first_prediction = time.monotonic() - self._started
-            self._doing = "predicting"
         self._tally.frames += 1
         if self.source.live:
             self._tally.ages.append(time.monotonic() - frame.time)
@@ -221,10 +208,9 @@ class Run:
             self._tally.right += int(pseudo[0] == frame.label and not strange)
         self._tally.unknown += int(strange)
         if strange:
-            self.view.frame("unknown", float(unknown[0]))
+            self._report.predicted(None, float(unknown[0]))
         else:
-            self.view.frame(self.bundle.classes[int(pseudo[0])], float(confidence[0]))
-        self._notify.predicted(self._status)
+            self._report.predicted(int(pseudo[0]), float(confidence[0]))
         if frame.fault is None:
             gathered.add(x, int(pseudo[0]), float(confidence[0]), frame.label)
         else:
@@ -240,13 +226,13 @@ class Run:
         report = self._resources.work(lambda: learner.learn(segment, check), self._check)
         self._place = place
         if report is None:
-            self._tally.given_up_segments += 1
+            self._report.given_up()
             learner.scene = None
             self._save_if_due()  # what was learned before, in a pause that may last for weeks
             return
         if paused and not self._pause:
             self._report.resumed(learner.segments)
-        self._show_doing(f"predicting; learning pauses for {self._pause} segments" if self._pause else "predicting")
+        self._report.doing("predicting", pause=self._pause)
         self._report.segment(learner.segments, segment, report)
         self._retrain_if_due()
         self._save_if_due()
@@ -263,7 +249,7 @@ class Run:
         self._report.retrained(learner.retrains, learner.segments, report, kept)
         if learner.segments - self._scored_at >= SCORE_EVERY:
             self._score("during")
-        self._show_doing("predicting")
+        self._report.doing("predicting")
 
     @property
     def _pause(self) -> int:
@@ -294,7 +280,7 @@ class Run:
     def _check(self) -> None:
         if self.stop.is_set():
             raise Cancelled
-        self._notify.step(self._status)
+        self._report.stepped()
 
     def _counting(self, what: str, total: int) -> Callable[[], None]:
         """A check for `total` steps of learning, which shows how far it has come and waits for its resources."""
@@ -303,28 +289,15 @@ class Run:
         def check() -> None:
             self._check()
             self._resources.step(self._check)
-            self._show_doing(f"{what} {min(next(steps), total)} of {total}")
+            self._report.doing(what, min(next(steps), total), total)
 
         return check
-
-    def _show_doing(self, what: str) -> None:
-        self._doing = what
-        self.view.show(doing=what)
-
-    def _status(self) -> str:
-        """For the service manager, in one line."""
-        segments, updates = (
-            (self.learner.segments, self.learner.retrains) if self.learner else (self._tally.segments, 0)
-        )
-        doing = "waiting for the camera" if self._waiting else self._resources.doing or self._doing
-        return f"{segments} segments, {updates} updates; {doing}"
 
     def _close_when_stopped(self) -> None:
         self.stop.wait()
         self.source.close()
 
     def _summary(self) -> dict[str, Any]:
-        self.events.settle()
         return {
             "before": self._before,
             "frozen": self._frozen,
@@ -337,8 +310,7 @@ class Run:
             "peak_memory_mb": peak_memory_mb(),
             "saved_bytes": self._saver.written,
             "saved_bytes_per_day": self._saver.per_day(),
-            "lost_events": self.events.lost,
-            "lost_lines": self.view.lost,
+            **self.bus.lost(),
             "seconds": time.monotonic() - self._started,
             "engine": self.engine.name,
         }
