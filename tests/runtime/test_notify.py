@@ -15,7 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from deco_runtime.telemetry import happenings as happened
+from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.systemd import Notifier
+from deco_runtime.types import Notice
 from mjpeg_server import mjpeg_server
 from processes import started
 
@@ -150,16 +153,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def well() -> str:
-    return "well"
+PREDICTED, STEPPED, ENDING = happened.FramePredicted("cat", 0.9), happened.Stepped(), happened.RunEnding()
+WELL = "0 segments, 0 updates; predicting"
 
 
-def told(listener: Listener, **more: str) -> Notifier:
-    return Notifier({"NOTIFY_SOCKET": listener.socket.getsockname(), **more})
+def told(listener: Listener, **more: str) -> Bus:
+    return Bus(Notifier({"NOTIFY_SOCKET": listener.socket.getsockname(), **more}))
 
 
-def in_another_thread(work: Callable[[Callable[[], str]], None]) -> None:
-    thread = threading.Thread(target=work, args=(well,))
+def in_another_thread(work: Callable[[], None]) -> None:
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
 
@@ -168,42 +171,35 @@ def in_another_thread(work: Callable[[Callable[[], str]], None]) -> None:
     "environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1"}, {"WATCHDOG_USEC": "1"}]
 )
 def test_nobody_listens(environment: dict[str, str]) -> None:
-    def unwanted() -> str:
-        raise AssertionError("made a status for nobody")
-
-    notifier = Notifier(environment)
-    for _ in range(2):
-        notifier.step(unwanted)
-        notifier.predicted(unwanted)
-    notifier.stopping()
-    notifier.step(unwanted)
+    assert Notifier(environment).hears() == {}
 
 
 @pytest.mark.parametrize("name", ["@", "/", "/nowhere/n", "@" + "a" * 500, "/" + "a" * 500, "@caf\udce9"])
-def test_a_socket_that_is_not_there(name: str) -> None:
-    notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1"})
+def test_a_socket_that_is_not_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    bus = Bus(Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1"}))
     for _ in range(2):
-        notifier.step(well)
-        notifier.predicted(well)
-    notifier.stopping()
+        bus.emit(STEPPED)
+        bus.emit(PREDICTED)
+    bus.emit(ENDING)
+    assert capsys.readouterr().err == ""  # where the bus would say that it failed
 
 
 def test_an_abstract_socket() -> None:
     name = f"deco-test-{os.getpid()}"
     listener = Listener(f"\0{name}")
-    Notifier({"NOTIFY_SOCKET": f"@{name}"}).predicted(well)
-    assert listener.hear(1) == {"READY": "1", "STATUS": "well"}
+    Bus(Notifier({"NOTIFY_SOCKET": f"@{name}"})).emit(PREDICTED)
+    assert listener.hear(1) == {"READY": "1", "STATUS": WELL}
     listener.socket.close()
 
 
 def test_pings_come_at_a_third_of_the_watchdogs_time(listener: Listener, clock: list[float]) -> None:
-    notifier = told(listener, WATCHDOG_USEC="30000000", WATCHDOG_PID=str(os.getpid()))
-    notifier.predicted(well)
-    assert listener.hear(1) == {"READY": "1", "STATUS": "well"}
+    bus = told(listener, WATCHDOG_USEC="30000000", WATCHDOG_PID=str(os.getpid()))
+    bus.emit(PREDICTED)
+    assert listener.hear(1) == {"READY": "1", "STATUS": WELL}
     heard = []
     for _ in range(4 * 35):  # four frames a second
         clock[0] += 0.25
-        notifier.predicted(well)
+        bus.emit(PREDICTED)
         if listener.hear(0.0) is not None:
             heard.append(round(clock[0] - 1000))
     assert heard == [10, 20, 30]
@@ -216,35 +212,67 @@ def test_pings_come_at_a_third_of_the_watchdogs_time(listener: Listener, clock: 
 def test_without_a_watchdog_of_its_own_there_is_only_a_status(
     more: dict[str, str], listener: Listener, clock: list[float]
 ) -> None:
-    notifier = told(listener, **more)
-    notifier.predicted(well)
-    assert listener.hear(1) == {"READY": "1", "STATUS": "well"}
+    bus = told(listener, **more)
+    bus.emit(PREDICTED)
+    assert listener.hear(1) == {"READY": "1", "STATUS": WELL}
     clock[0] += 19
-    notifier.predicted(well)
+    bus.emit(PREDICTED)
     assert listener.hear(0.0) is None
     clock[0] += 2
-    notifier.predicted(well)
-    assert listener.hear(1) == {"STATUS": "well"}
+    bus.emit(PREDICTED)
+    assert listener.hear(1) == {"STATUS": WELL}
 
 
 def test_whose_steps_count(listener: Listener, clock: list[float]) -> None:
     """Any before the first frame and after the last; in between those that frames wait for."""
-    notifier = told(listener, WATCHDOG_USEC="30000000")
-    notifier.step(well)
-    assert listener.hear(1) == {"EXTEND_TIMEOUT_USEC": "300000000", "STATUS": "well"}
-    notifier.predicted(well)
-    assert listener.hear(1) == {"READY": "1", "STATUS": "well"}
+    bus = told(listener, WATCHDOG_USEC="30000000")
+    bus.emit(STEPPED)
+    assert listener.hear(1) == {
+        "EXTEND_TIMEOUT_USEC": "300000000",
+        "STATUS": "0 segments, 0 updates; starting",
+    }
+    bus.emit(PREDICTED)
+    assert listener.hear(1) == {"READY": "1", "STATUS": WELL}
     clock[0] += 60
-    in_another_thread(notifier.step)
+    in_another_thread(lambda: bus.emit(STEPPED))
     assert listener.hear(0.0) is None
-    notifier.step(well)
-    assert listener.hear(1) == {"WATCHDOG": "1", "STATUS": "well"}
-    notifier.stopping()
-    notifier.stopping()
+    bus.emit(STEPPED)
+    assert listener.hear(1) == {"WATCHDOG": "1", "STATUS": WELL}
+    bus.emit(ENDING)
     assert listener.hear(1) == {"STOPPING": "1"}
-    in_another_thread(notifier.step)
-    assert listener.hear(1) == {"EXTEND_TIMEOUT_USEC": "300000000", "STATUS": "well"}
+    in_another_thread(lambda: bus.emit(STEPPED))
+    assert listener.hear(1) == {"EXTEND_TIMEOUT_USEC": "300000000", "STATUS": WELL}
     assert listener.hear(0.0) is None
+
+
+def test_the_status_says_what_keeps_the_run_busy(listener: Listener, clock: list[float], tmp_path: Path) -> None:
+    bus = told(listener)
+
+    def status(*events: object) -> str:
+        for event in events:
+            bus.emit(event)
+        clock[0] += 60
+        bus.emit(PREDICTED)
+        message = listener.hear(1)
+        assert message is not None
+        return message["STATUS"]
+
+    paused = happened.ResourcesPaused("temperature", 81.0, 80, "cpu is at 81 °C", "cpu")
+    lost = happened.SourceNotice("cam", Notice("lost", "the camera is gone"))
+    assert status(happened.StateFound(tmp_path, True, 7, 3, None, None)) == "7 segments, 3 updates; predicting"
+    assert status(happened.Doing("retraining, epoch", 2, 9)) == "7 segments, 3 updates; retraining, epoch 2 of 9"
+    assert status(paused) == "7 segments, 3 updates; too hot to learn"
+    clock[0] += 60
+    bus.emit(lost)  # which is a sign of life itself
+    assert listener.hear(1) == {"STATUS": "7 segments, 3 updates; waiting for the camera"}
+    back = happened.SourceNotice("cam", Notice("reconnected", "it is back"))
+    assert status(back) == "7 segments, 3 updates; too hot to learn"
+    short = happened.ResourcesPaused("free memory", None, 32, "there is no more")
+    assert status(short) == "7 segments, 3 updates; too short of memory to learn"
+    resumed = happened.ResourcesResumed("free memory")
+    assert status(resumed, happened.Doing("predicting", pause=4)) == (
+        "7 segments, 3 updates; predicting; learning pauses for 4 segments"
+    )
 
 
 def test_a_manager_that_is_too_busy_hears_of_it_later(listener: Listener, clock: list[float]) -> None:
@@ -255,9 +283,9 @@ def test_a_manager_that_is_too_busy_hears_of_it_later(listener: Listener, clock:
         while True:
             filler.sendto(b"noise=1", listener.socket.getsockname())
     filler.close()
-    notifier = told(listener, WATCHDOG_USEC="30000000")
-    notifier.predicted(well)
+    bus = told(listener, WATCHDOG_USEC="30000000")
+    bus.emit(PREDICTED)
     while listener.hear(0.0) == {"noise": "1"}:
         pass
-    notifier.predicted(well)
-    assert listener.hear(1) == {"READY": "1", "STATUS": "well"}
+    bus.emit(PREDICTED)
+    assert listener.hear(1) == {"READY": "1", "STATUS": WELL}

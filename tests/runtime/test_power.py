@@ -25,6 +25,7 @@ from deco_runtime.running.resume import Place
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.storage.state import CURRENT, PREVIOUS, LearnedState, save
 from deco_runtime.storage.state import load as load_like
+from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.event_log import EventLog
 from deco_runtime.telemetry.terminal_view import View
 from fake_engine import LinearEngine
@@ -253,7 +254,7 @@ def test_a_disk_that_is_mended_has_everything(
 ) -> None:
     log = tmp_path / "e"
     events_out = EventLog(log)
-    saver = Saver(tmp_path / "state", bundle, 0, events_out, View("test"))
+    saver = Saver(tmp_path / "state", bundle, 0, Bus(events_out, View("test")))
     learner = make_learner(bundle, 1)
     saver.save(learner, "s", Place(16, "a"))
     for segments in (2, 3):

@@ -22,6 +22,7 @@ from deco_runtime.host.job import Report
 from deco_runtime.running.limits import Limits, Resources
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.event_log import EventLog
 from deco_runtime.telemetry.terminal_view import View
 from fake_engine import fresh
@@ -221,9 +222,8 @@ def test_learning_goes_on_once_memory_was_given_back(tmp_path: Path) -> None:
     """300 MiB of this very process, taken in the middle of a piece of work and given back."""
     before = device.memory_mib_taken()
     assert before is not None
-    view = View("test")
     log = EventLog(tmp_path / "e")
-    resources = Resources(Limits(memory_mib=before + 150), log, view)
+    resources = Resources(Limits(memory_mib=before + 150), Bus(log))
     held: list[np.ndarray] = []
 
     def check() -> None:
@@ -239,13 +239,12 @@ def test_learning_goes_on_once_memory_was_given_back(tmp_path: Path) -> None:
     assert resources.work(lambda: "whole", check) == "whole"
     assert resources.work(take, check) is None
     assert resources.work(lambda: "not tried", check) is None
-    assert resources.doing == "too short of memory to learn"
+    wait_for(tmp_path / "e", "resources", decision="paused")
     held.clear()
     limit = time.monotonic() + 30
     while resources.work(lambda: "whole again", check) is None:
         assert time.monotonic() < limit
         time.sleep(0.1)
-    assert resources.doing is None
     log.close()
     assert [e["decision"] for e in events(tmp_path / "e", "resources")] == ["paused", "resumed"]
     assert resources.paused_seconds()["memory"] > 0
@@ -254,7 +253,7 @@ def test_learning_goes_on_once_memory_was_given_back(tmp_path: Path) -> None:
 def test_work_that_the_system_refuses_memory_is_given_up(tmp_path: Path) -> None:
     """More than any address space has."""
     log = EventLog(tmp_path / "e")
-    resources = Resources(Limits(root=tmp_path), log, View("test"))
+    resources = Resources(Limits(root=tmp_path), Bus(log))
 
     def check() -> None:
         pass
@@ -373,7 +372,7 @@ def test_memory_of_this_process_and_machine() -> None:
 
 
 def test_nothing_is_said_without_limits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    resources = Resources(Limits(root=tmp_path), EventLog(None), View("test"))
+    resources = Resources(Limits(root=tmp_path), Bus(View("test")))
     assert resources.work(lambda: 7, lambda: None) == 7
     assert set(resources.paused_seconds().values()) == {0.0}
     assert capsys.readouterr().err == ""

@@ -48,6 +48,7 @@ def run(bundle: Path, *more: str, name: str = "paper", recipe: list[str] = QUICK
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+    assert "; the run goes on" not in done.stderr  # as the bus says of a listener that failed
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 

@@ -274,11 +274,8 @@ def deco_run(
     on_signals(stop)
     if interrupted():
         raise KeyboardInterrupt
-    try:
-        with run.view:
-            summary = run.go(behind)
-    finally:
-        run.events.close()
+    with run.bus:
+        summary = run.go(behind)
     tell(json.dumps(summary))
     return 0
 

@@ -30,8 +30,11 @@ from deco_runtime.running.resume import START, Place
 from deco_runtime.running.scoring import Scorer, normalised, read_test_folder
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.event_log import EventLog
+from deco_runtime.telemetry.happenings import PlaceFound, Said, StateFound, StateJudged
 from deco_runtime.telemetry.redact import redact
+from deco_runtime.telemetry.systemd import Notifier
 from deco_runtime.telemetry.terminal_view import View
 
 
@@ -83,30 +86,23 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     kind.check_engine(bundle, engine, recipe)
     if (complaint := golden_check(bundle, engine, kind.GRAPH)) is not None:
         raise BundleError(complaint)
-    view = View(f"{options.bundle.name} on {engine.name}")
-    for words in filter(None, (choice, *(each and f"warning: {each}" for each in (unwritable, unlocked)))):
-        view.line(words)
-    events = EventLog(options.events)
+    bus = Bus(View(f"{options.bundle.name} on {engine.name}"))
+    if choice:
+        bus.emit(Said(choice))
+    for words in filter(None, (unwritable, unlocked)):
+        bus.emit(Said(words, "warning"))
+    bus.add(EventLog(options.events))  # behind those words, since it may say that it cannot be written
+    bus.add(Notifier())
     learner = kind.open(bundle, engine, recipe, np.random.default_rng(options.seed))
     guarded, restored, passed_over = Unguarded(learner), None, None
     if options.learn:
         if options.guard:
             guarded, note = open_guard(bundle, learner)
             if note:
-                view.line(f"note: {note}")
+                bus.emit(Said(note, "note"))
         restored, passed_over = states.load(directory, bundle, guarded)
-        if passed_over:
-            view.line(f"warning: {passed_over}")
-        events.write(
-            "state",
-            found=restored is not None,
-            segments=learner.segments,
-            retrains=learner.retrains,
-            passed_over=passed_over,
-            unwritable=unwritable,
-        )
-        if restored:
-            view.line(f"goes on from {directory}: {learner.segments} segments, {learner.retrains} updates")
+        found = restored is not None
+        bus.emit(StateFound(directory, found, learner.segments, learner.retrains, passed_over, unwritable))
     request = sources.SourceRequest(
         classes=bundle.classes,
         size=bundle.preprocessing.size,
@@ -123,18 +119,15 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     source, behind = reopen(), START
     if restored and not source.live and restored.source == redact(source.name) and restored.position:
         behind = Place(restored.position, restored.digest)
-        view.line(f"goes on with {source.name} at frame {behind.frames}")
-    scorer = _scorer(options, source_name, source, bundle, view)
+        bus.emit(PlaceFound(source.name, behind.frames))
+    scorer = _scorer(options, source_name, source, bundle, bus)
     if not behind.frames:
         learner.interrupted()  # another stream, or the same one after a while
     if isinstance(guarded, Guarded) and restored is not None and "guard" not in restored.values:
-        _vet(guarded, events, view)
-    saver = Saver(
-        directory, bundle, options.save_every, events, view, bool(unwritable), None if passed_over else restored
-    )
-    resources = Resources(options.limits, events, view)
+        bus.emit(StateJudged(learner.retrains, guarded.vet()))  # what was learned without a guard
+    saver = Saver(directory, bundle, options.save_every, bus, bool(unwritable), None if passed_over else restored)
     run = Run(
-        *(bundle, engine, source, guarded, saver, scorer, resources, events, view),
+        *(bundle, engine, source, guarded, saver, scorer, Resources(options.limits, bus), bus),
         max_segments=options.max_segments,
         started=started,
         reopen=reopen,
@@ -158,26 +151,13 @@ def open_guard(bundle: Bundle, learner: Learner) -> tuple[Guarded, str | None]:
     return Guarded(learner, labelled), note
 
 
-def _vet(guarded: Guarded, events: EventLog, view: View) -> None:
-    """Judge what was learned without a guard, and say what came of it."""
-    verdict = guarded.vet()
-    if not verdict.accepted:
-        view.line(f"the model learned without a guard {verdict.reason}: goes back to what the bundle starts with")
-    decision = "accepted" if verdict.accepted else "rolled back"
-    events.write(
-        "guard", decision=decision, update=guarded.learner.retrains, reason=verdict.reason, scores=verdict.scores
-    )
-
-
-def _scorer(
-    options: Options, source_name: str, source: sources.FrameSource, bundle: Bundle, view: View
-) -> Scorer | None:
+def _scorer(options: Options, source_name: str, source: sources.FrameSource, bundle: Bundle, bus: Bus) -> Scorer | None:
     """For `--test`, or for `--demo` the bundle's own test images."""
     if options.test is not None:
         streamed = source.fingerprints() if options.learn else frozenset()
         pixels, labels, note = read_test_folder(options.test, bundle, streamed)
         if note:
-            view.line(f"note: {note}")
+            bus.emit(Said(note, "note"))
         return Scorer(bundle.preprocessing, pixels, labels)
     if source_name == "demo" and "demo/test.npz" in bundle.files:
         return Scorer(bundle.preprocessing, *bundle.labelled_pixels("demo/test.npz"))

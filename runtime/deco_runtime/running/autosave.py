@@ -10,8 +10,8 @@ from deco_runtime.learning.guard import Unguarded
 from deco_runtime.running.resume import START, Place
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle
-from deco_runtime.telemetry.event_log import EventLog
-from deco_runtime.telemetry.terminal_view import View
+from deco_runtime.telemetry.bus import Bus
+from deco_runtime.telemetry.happenings import SavePossible, SaveRefused, StateSaved
 
 DAY_S = 86_400.0
 LONG_ENOUGH_S = 600.0
@@ -29,14 +29,13 @@ class Saver:
         directory: Path,
         bundle: Bundle,
         every: float,
-        events: EventLog,
-        view: View,
+        bus: Bus,
         refused: bool = False,
         there: states.LearnedState | None = None,
     ) -> None:
         """refused: whether it was said already that nothing can be saved. there: what the newest file holds."""
         self._directory, self._bundle, self._every = directory, bundle, every
-        self._events, self._view = events, view
+        self._bus = bus
         self._started = self._tried = time.monotonic()
         self._refused = refused
         self._there = _identity(there) if there else None
@@ -51,7 +50,7 @@ class Saver:
         """Save what is learned up to a place in a replayed source, unless the newest file holds just that: a
         service that starts again and again because its camera is away must not wear out the card.
 
-        One event, and a line when saving turns bad or good again.
+        Told each time; that saving is possible again, once.
         """
         begun = time.monotonic()
         snapshot = states.LearnedState.of(learner, self._bundle, source, place.frames, place.digest)
@@ -62,25 +61,16 @@ class Saver:
         except StateError as error:
             # Going on without saving is better than losing what was learned with the process.
             self._tried = time.monotonic()
-            self._events.write("save", ok=False, reason=str(error))
-            if not self._refused:
-                self._view.line(f"warning: {error}")
+            self._bus.emit(SaveRefused(str(error), again=self._refused))
             self._refused = True
             return
         self._tried = time.monotonic()
         self._there = _identity(snapshot)
         self.written += size
-        self._events.write(
-            "save",
-            ok=True,
-            bytes=size,
-            seconds=self._tried - begun,
-            segment=learner.learner.segments,
-            written=self.written,
-            per_day=self.per_day(),
-        )
+        seconds = self._tried - begun
+        self._bus.emit(StateSaved(size, seconds, learner.learner.segments, self.written, self.per_day()))
         if self._refused:
-            self._view.line(f"note: learned state can be saved again; {self._directory} has all that was learned")
+            self._bus.emit(SavePossible(self._directory))
         self._refused = False
 
     def per_day(self) -> float | None:

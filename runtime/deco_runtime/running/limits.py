@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from deco_runtime.host import machine as device
-from deco_runtime.telemetry.event_log import EventLog
-from deco_runtime.telemetry.terminal_view import View
+from deco_runtime.telemetry.bus import Bus
+from deco_runtime.telemetry.happenings import ResourcesPaused, ResourcesResumed, Said
 
 T = TypeVar("T")
 
@@ -54,19 +54,18 @@ class ShortOfMemory(Exception):  # noqa: N818  (not an error: learning goes on o
 class Resources:
     """Keeps learning within the limits. For one thread at a time, the one that learns."""
 
-    def __init__(self, limits: Limits, events: EventLog, view: View) -> None:
-        self._limits, self._events, self._view = limits, events, view
+    def __init__(self, limits: Limits, bus: Bus) -> None:
+        self._limits, self._bus = limits, bus
         self._seconds = dict.fromkeys(REASONS, 0.0)
         self._working_since: float | None = None
         self._rested_at = self._look_at = 0.0
         self._look_s = LOOK_S
         self._short: tuple[str, float] | None = None  # which of REASONS, since when
-        self.doing: str | None = None
-        """What learning waits for now, in words; None when it does not."""
         if limits.max_temperature is not None and not device.temperatures(limits.root):
-            view.line("note: --max-temperature has no effect, because no sensor of this machine can be read")
+            bus.emit(Said("--max-temperature has no effect, because no sensor of this machine can be read", "note"))
         if limits.memory_mib is not None and device.memory_mib_taken() is None:
-            view.line("note: --memory-limit has no effect, because this system does not say what a program takes")
+            words = "--memory-limit has no effect, because this system does not say what a program takes"
+            bus.emit(Said(words, "note"))
 
     def work(self, do: Callable[[], T], check: Callable[[], None]) -> T | None:
         """What `do`, a piece of learning that calls `step` between its steps, returns; None when it was given up.
@@ -133,20 +132,15 @@ class Resources:
         if limit is None or not (found := device.temperatures(root)) or max(found.values()) < limit:
             return
         hottest = max(found, key=lambda sensor: found[sensor])
-        self._say("paused", "temperature", measured=found[hottest], limit=limit, sensor=hottest)
-        self._view.line(
-            f"learning pauses: {hottest} is at {found[hottest]:.0f} °C, and --max-temperature is {limit}; "
+        words = (
+            f"{hottest} is at {found[hottest]:.0f} °C, and --max-temperature is {limit}; "
             f"it goes on at {limit - COOLER_C}"
         )
-        self.doing = "too hot to learn"
-        try:
-            while found and max(found.values()) > limit - COOLER_C:
-                self._wait("temperature", time.monotonic() + LOOK_S, check)
-                found = device.temperatures(root)
-        finally:
-            self.doing = None
-        self._say("resumed", "temperature", measured=max(found.values(), default=None), limit=limit)
-        self._view.line("cool enough: learning goes on")
+        self._bus.emit(ResourcesPaused("temperature", found[hottest], limit, words, hottest))
+        while found and max(found.values()) > limit - COOLER_C:
+            self._wait("temperature", time.monotonic() + LOOK_S, check)
+            found = device.temperatures(root)
+        self._bus.emit(ResourcesResumed("temperature", max(found.values(), default=None), limit))
 
     def _shortage(self) -> tuple[str, int, str] | None:
         """Which of REASONS, the MiB measured, and this in words; None when there is memory enough."""
@@ -167,9 +161,8 @@ class Resources:
             if self._short:
                 reason, since = self._short
                 self._seconds[reason] += time.monotonic() - since
-                self._short = self.doing = None
-                self._say("resumed", reason)
-                self._view.line("memory enough: learning goes on")
+                self._short = None
+                self._bus.emit(ResourcesResumed(reason))
             return
         self._pause_for_memory(*shortage)
 
@@ -179,11 +172,5 @@ class Resources:
         self._look_s = min(2 * self._look_s, LAST_LOOK_S)
         if self._short is None:
             self._short = reason, time.monotonic()
-            self.doing = "too short of memory to learn"
             limit = self._limits.memory_mib if reason == "memory" else FREE_MIB
-            self._say("paused", reason, measured=measured, limit=limit)
-            self._view.line(f"learning pauses: {words}; prediction goes on")
-
-    def _say(self, decision: str, reason: str, **figures: Any) -> None:
-        self._events.write("resources", decision=decision, reason=reason, **figures)
-        self._view.show(learning=f"{decision}: {reason}")
+            self._bus.emit(ResourcesPaused(reason, measured, limit, f"{words}; prediction goes on"))

@@ -27,11 +27,9 @@ from deco_runtime.running.scoring import Scorer
 from deco_runtime.running.stream import Stream
 from deco_runtime.sources import FrameSource
 from deco_runtime.storage.bundle import Bundle
-from deco_runtime.telemetry.event_log import EventLog
+from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.redact import redact
 from deco_runtime.telemetry.report import Reporter, Tally
-from deco_runtime.telemetry.systemd import Notifier
-from deco_runtime.telemetry.terminal_view import View
 from deco_runtime.types import Floats, Frame, Ints, Notice, Observed, Segment
 
 SCORE_EVERY = 5
@@ -50,8 +48,7 @@ class Run(Stream):
         saver: Saver,
         scorer: Scorer | None,
         resources: Resources,
-        events: EventLog,
-        view: View,
+        bus: Bus,
         max_segments: int | None,
         started: float,
         reopen: Callable[[], FrameSource],
@@ -60,7 +57,7 @@ class Run(Stream):
         beginning."""
         super().__init__(guarded)
         self.bundle, self.engine, self.source = bundle, engine, source
-        self.scorer, self.events, self.view = scorer, events, view
+        self.scorer, self.bus = scorer, bus
         self.stop = threading.Event()
         self._saver, self._resources, self._max_segments = saver, resources, max_segments
         self._started, self._reopen = started, reopen
@@ -70,12 +67,10 @@ class Run(Stream):
         self._deployed: float | None = None
         self._scored_at = 0
         self._tally, self._seen, self._place = Tally(), Seen(), START
-        self._report = Reporter(bundle.classes, source, events, view, self._tally)
+        self._report = Reporter(bundle.classes, source, bus, self._tally)
         self._retrains_before = self.learner.retrains
         self._first_prediction: float | None = None
         self._worker: Worker | None = None
-        self._waiting = False
-        self._notify, self._doing = Notifier(), "starting"
 
     def go(self, behind: Place = START) -> dict[str, Any]:
         """Run to the end of the source, `max_segments`, or `stop`; returns the summary.
@@ -98,7 +93,7 @@ class Run(Stream):
         finally:
             interrupted = self.stop.is_set()
             self.stop.set()
-            self._notify.stopping()
+            self._report.ending()
             if self._worker:
                 self._worker.end()
             if finished:
@@ -107,7 +102,7 @@ class Run(Stream):
             self.source.close()
             self._report.ended()
         if not interrupted:
-            self._score("after", check=lambda: self._notify.step(self._status))
+            self._score("after", check=self._report.stepped)
         return self._summary()
 
     def _frame_loop(self, behind: Place) -> bool:
@@ -117,7 +112,7 @@ class Run(Stream):
             if self.stop.is_set():
                 return False
             if isinstance(frame, Notice):
-                self._hear(frame)
+                self._report.heard(frame)
                 if frame.action == "lost":
                     self.segmenter.cut()
                 continue
@@ -127,11 +122,11 @@ class Run(Stream):
             self.see(x[None], np.array([-1 if frame.label is None else frame.label]), frame.fault is not None)
             if self._max_segments is not None and self._tally.segments >= self._max_segments:
                 if self._worker:
-                    self._notify.stopping()  # frames are no longer predicted while the learner ends its work
+                    self._report.ending()  # frames are no longer predicted while the learner ends its work
                     self._worker.drain()
                 return False
         if self._worker:
-            self._notify.stopping()
+            self._report.ending()
             self._worker.drain()
         if not self.stop.is_set() or self.source.live:  # else the next run goes on with them
             self._end()
@@ -172,30 +167,21 @@ class Run(Stream):
             return
         self._report.left_over(count, learner)
 
-    def _hear(self, notice: Notice) -> None:
-        """What a live source says; as long as it says anything, the run is alive."""
-        if notice.action in ("lost", "reconnected"):
-            self._waiting = notice.action == "lost"
-        self._report.heard(notice)
-        self._notify.step(self._status)
-
     def predicted(self, observed: Observed, pseudo: Ints, confidence: Floats, labels: Ints) -> None:
         """One frame."""
         unknown, label = float(self.learner.strangeness(observed)[0]), int(labels[0])
         strange = unknown > 0.5
         if self._first_prediction is None:
             self._first_prediction = time.monotonic() - self._started
-            self._doing = "predicting"
         self._tally.frames += 1
         if label >= 0:
             self._tally.known += 1
             self._tally.right += int(pseudo[0] == label and not strange)
         self._tally.unknown += int(strange)
         if strange:
-            self.view.frame("unknown", unknown)
+            self._report.predicted(None, unknown)
         else:
-            self.view.frame(self.bundle.classes[int(pseudo[0])], float(confidence[0]))
-        self._notify.predicted(self._status)
+            self._report.predicted(int(pseudo[0]), float(confidence[0]))
 
     def gathered(self, segment: Segment) -> None:
         """Learn it, at once from a replayed source, or in the learner's thread unless that is busy."""
@@ -215,14 +201,14 @@ class Run(Stream):
         report = self._resources.work(lambda: self.guarded.learn(segment, check), self._check)
         self._place = place
         if report is None:
-            self._tally.given_up_segments += 1
+            self._report.given_up()
             learner.interrupted()
             self._save_if_due()  # what was learned before, in a pause that may last for weeks
             return
         pause = self.guarded.pause
         if paused and not pause:
             self._report.resumed(learner.segments)
-        self._show_doing(f"predicting; learning pauses for {pause} segments" if pause else "predicting")
+        self._report.doing("predicting", pause=pause)
         self._report.segment(learner.segments, segment, report if learner.LEARNS else None)
         self.retrain_if_due()
         self._save_if_due()
@@ -239,7 +225,7 @@ class Run(Stream):
         self._report.retrained(learner.retrains, learner.segments, report)
         if learner.segments - self._scored_at >= SCORE_EVERY:
             self._score("during")
-        self._show_doing("predicting")
+        self._report.doing("predicting")
 
     def _score(self, when: str, check: Callable[[], None] | None = None) -> None:
         if self.scorer is None:
@@ -266,7 +252,7 @@ class Run(Stream):
     def _check(self) -> None:
         if self.stop.is_set():
             raise Cancelled
-        self._notify.step(self._status)
+        self._report.stepped()
 
     def _counting(self, what: str, total: int) -> Callable[[], None]:
         """A check for `total` steps of learning, which shows how far it has come and waits for its resources."""
@@ -275,26 +261,15 @@ class Run(Stream):
         def check() -> None:
             self._check()
             self._resources.step(self._check)
-            self._show_doing(f"{what} {min(next(steps), total)} of {total}")
+            self._report.doing(what, min(next(steps), total), total)
 
         return check
-
-    def _show_doing(self, what: str) -> None:
-        self._doing = what
-        self.view.show(doing=what)
-
-    def _status(self) -> str:
-        """For the service manager, in one line."""
-        learner = self.learner
-        doing = "waiting for the camera" if self._waiting else self._resources.doing or self._doing
-        return f"{learner.segments} segments, {learner.retrains} updates; {doing}"
 
     def _close_when_stopped(self) -> None:
         self.stop.wait()
         self.source.close()
 
     def _summary(self) -> dict[str, Any]:
-        self.events.settle()
         return {
             "before": self._before,
             "frozen": self._frozen,
@@ -307,8 +282,7 @@ class Run(Stream):
             "peak_memory_mb": peak_memory_mb(),
             "saved_bytes": self._saver.written,
             "saved_bytes_per_day": self._saver.per_day(),
-            "lost_events": self.events.lost,
-            "lost_lines": self.view.lost,
+            **self.bus.lost(),
             "seconds": time.monotonic() - self._started,
             "engine": self.engine.name,
         }

@@ -1,4 +1,4 @@
-"""The event stream: one JSON object per line, for whoever watches a device."""
+"""The event stream: one JSON object per line, for whoever watches a device; docs/bundle.md lists them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from deco_runtime.errors import UsageError
+from deco_runtime.learning.reports import SegmentReport
+from deco_runtime.telemetry import happenings as happened
+from deco_runtime.telemetry.bus import Hears, Listener
 from deco_runtime.telemetry.console import say
 from deco_runtime.telemetry.outlet import Outlet
 from deco_runtime.telemetry.redact import redact
@@ -21,7 +24,7 @@ OF_THE_DISK = {errno.EROFS, errno.ENOSPC, errno.EIO, getattr(errno, "EDQUOT", er
 """Errors that say nothing against the name: a disk that is read-only, full or broken must not end what it only logs."""
 
 
-class EventLog:
+class EventLog(Listener):
     """Appends events to a file; without a file it does nothing. What cannot be written is dropped and counted.
 
     Every line has `event`, `time` (wall clock, UTC, ISO 8601) and `monotonic` (seconds, comparable within one run), and
@@ -45,6 +48,28 @@ class EventLog:
                 ) from error
             _warn(path, error)
 
+    def hears(self) -> Hears:
+        """See `Listener`."""
+        if not self._wanted:
+            return {}
+        return {
+            happened.StateFound: self._state_found,
+            happened.StateJudged: self._state_judged,
+            happened.SourceOpened: self._source_opened,
+            happened.SourceBegunAnew: self._source_begun_anew,
+            happened.SourceNotice: self._source_notice,
+            happened.SourceEnded: self._source_ended,
+            happened.SegmentLearned: self._segment_learned,
+            happened.ModelRetrained: self._model_retrained,
+            happened.UpdateJudged: self._update_judged,
+            happened.PauseOver: lambda event: self.write("guard", decision="resumed", segment=event.segment),
+            happened.ModelScored: self._model_scored,
+            happened.StateSaved: self._state_saved,
+            happened.SaveRefused: lambda event: self.write("save", ok=False, reason=event.reason),
+            happened.ResourcesPaused: self._resources_paused,
+            happened.ResourcesResumed: self._resources_resumed,
+        }
+
     def write(self, event: str, **figures: Any) -> None:
         """One event with its figures; numbers that JSON does not know (nan, inf) become null."""
         if self._out is None:
@@ -59,10 +84,10 @@ class EventLog:
         }
         self._out.write(json.dumps(_plain(line), ensure_ascii=False, allow_nan=False) + "\n")
 
-    @property
-    def lost(self) -> int:
-        """Events that were dropped so far."""
-        return self._lost + (self._out.lost if self._out is not None else 0)
+    def lost(self) -> dict[str, int]:
+        """Events that were dropped so far; see `Listener`."""
+        self.settle()
+        return {"lost_events": self._lost + (self._out.lost if self._out is not None else 0)}
 
     def settle(self) -> None:
         """Wait a moment for what is on its way."""
@@ -75,6 +100,104 @@ class EventLog:
             self._out.close()
             self._lost += self._out.lost
             self._out = None
+
+    def _state_found(self, event: happened.StateFound) -> None:
+        self.write(
+            "state",
+            found=event.found,
+            segments=event.segments,
+            retrains=event.retrains,
+            passed_over=event.passed_over,
+            unwritable=event.unwritable,
+        )
+
+    def _state_judged(self, event: happened.StateJudged) -> None:
+        verdict = event.verdict
+        decision = "accepted" if verdict.accepted else "rolled back"
+        self.write("guard", decision=decision, update=event.update, reason=verdict.reason, scores=verdict.scores)
+
+    def _source_opened(self, event: happened.SourceOpened) -> None:
+        self.write("source", action="opened", name=event.name, live=event.live, skipped=event.skipped, **event.figures)
+
+    def _source_begun_anew(self, event: happened.SourceBegunAnew) -> None:
+        self.write("source", action="begun anew", name=event.name, reason=event.reason, frames=event.frames)
+
+    def _source_notice(self, event: happened.SourceNotice) -> None:
+        if event.notice.words:
+            self.write("source", action=event.notice.action, name=event.name, **event.notice.figures)
+
+    def _source_ended(self, event: happened.SourceEnded) -> None:
+        self.write(
+            "source",
+            action="ended",
+            name=event.name,
+            frames=event.frames,
+            dropped=event.dropped,
+            unlearned_frames=event.unlearned_frames,
+            note=event.note,
+            **event.figures,
+        )
+
+    def _segment_learned(self, event: happened.SegmentLearned) -> None:
+        self.write(
+            "segment",
+            number=event.number,
+            frames=event.frames,
+            dropped_frames=event.dropped_frames,
+            dropped_segments=event.dropped_segments,
+            frame_age_ms=event.frame_age_ms,
+            unknown_frames=event.unknown_frames,
+            votes=event.votes,
+            stream_accuracy=event.stream_accuracy,
+            **(_figures(event.report, event.active) if event.report else {}),
+        )
+
+    def _model_retrained(self, event: happened.ModelRetrained) -> None:
+        report = event.report
+        figures = {"loss": report.loss, "accepted": report.accepted, "seconds": report.seconds}
+        self.write("retrain", number=event.number, segment=event.segment, **figures)
+
+    def _update_judged(self, event: happened.UpdateJudged) -> None:
+        self.write(
+            "guard",
+            decision="accepted" if event.verdict.accepted else "rejected",
+            update=event.number,
+            segment=event.segment,
+            reason=event.verdict.reason,
+            rejections=event.rejections,
+            pause=event.pause,
+            scores=event.verdict.scores,
+        )
+
+    def _model_scored(self, event: happened.ModelScored) -> None:
+        self.write(
+            "score",
+            when=event.when,
+            segment=event.segment,
+            deployed=event.deployed,
+            frozen=event.frozen,
+            images=event.images,
+        )
+
+    def _state_saved(self, event: happened.StateSaved) -> None:
+        self.write(
+            "save",
+            ok=True,
+            bytes=event.bytes,
+            seconds=event.seconds,
+            segment=event.segment,
+            written=event.written,
+            per_day=event.per_day,
+        )
+
+    def _resources_paused(self, event: happened.ResourcesPaused) -> None:
+        sensor = {"sensor": event.sensor} if event.sensor is not None else {}
+        figures = {"measured": event.measured, "limit": event.limit, **sensor}
+        self.write("resources", decision="paused", reason=event.reason, **figures)
+
+    def _resources_resumed(self, event: happened.ResourcesResumed) -> None:
+        figures = {"measured": event.measured, "limit": event.limit} if event.limit is not None else {}
+        self.write("resources", decision="resumed", reason=event.reason, **figures)
 
 
 def _open(path: Path) -> int:
@@ -102,3 +225,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
+
+
+def _figures(report: SegmentReport, active: list[str]) -> dict[str, Any]:
+    """A segment's part of its event: what every learner says, and what this one alone does."""
+    return {
+        "active": active,
+        "kept": report.kept,
+        "pseudo_accuracy": report.pseudo_accuracy,
+        "dropped": report.dropped,
+        "seconds": report.seconds,
+        **report.figures,
+    }
