@@ -20,7 +20,7 @@ from deco_runtime.learning.retrain import retrain
 from deco_runtime.learning.vote import vote
 from deco_runtime.storage import state
 
-from deco_benchmarks.bench.child import Progress
+from deco_benchmarks.bench.jobs import Progress
 from deco_benchmarks.bench.timing import WARM_UP, Effort, Quantity, effort, milliseconds, quantity, repeat, stopwatch
 from deco_benchmarks.bench.workload import Work, learn_and_update, open_work
 

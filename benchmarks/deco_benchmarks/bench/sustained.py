@@ -11,7 +11,7 @@ from typing import Any
 from deco_runtime.learning.deco import Learner
 
 from deco_benchmarks.bench.board import load
-from deco_benchmarks.bench.child import Progress
+from deco_benchmarks.bench.jobs import Progress
 from deco_benchmarks.bench.sensors import read_sensors
 from deco_benchmarks.bench.workload import Work, learn_and_update, open_work
 

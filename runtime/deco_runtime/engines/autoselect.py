@@ -79,7 +79,9 @@ def time_engine(answer: Answer, bundle: str, engine: str, method: str, at_most: 
 
 
 def _seconds(path: Path, engine: str, method: str) -> float | None:
-    report = run_job("engine", LIMIT_S, bundle=str(path), engine=engine, method=method, at_most=threads())
+    report = run_job(
+        f"{__name__}:time_engine", LIMIT_S, bundle=str(path), engine=engine, method=method, at_most=threads()
+    )
     return float(report.told["seconds"]) if report.end == "done" else None
 
 
