@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from deco_benchmarks.bench.growth import cases
-from deco_benchmarks.bench.process import measure_in_process
+from deco_benchmarks.bench.jobs import measure_in_process
 
 
 def test_each_case_changes_one_thing() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import shutil
 import subprocess
 import sys
+import time
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,15 @@ import numpy as np
 import pytest
 from bundles import without
 from click.testing import CliRunner
-from deco_benchmarks.bench import cli, process, result, runner, sizes, stages, tables
+from deco_benchmarks.bench import cli, jobs, result, runner, sizes, stages, tables
+from deco_benchmarks.bench.jobs import measure_in_process
 from deco_benchmarks.bench.live import Learning
-from deco_benchmarks.bench.process import measure_in_process
 from deco_benchmarks.bench.stages import Mark
 from deco_benchmarks.bench.timing import QUICK
 from deco_benchmarks.bench.workload import open_work
 from deco_runtime.errors import BundleError, DecoError, RuntimeMissingError
+from deco_runtime.host.job import Report
+from deco_runtime.host.job_child import function_of
 from deco_runtime.learning.deco import Learner
 from deco_runtime.storage.bundle import open_bundle
 
@@ -171,12 +175,42 @@ def test_errors_of_a_process_are_raised_here(bundle_path: Path, tmp_path: Path) 
         measure_in_process("start", bundle_path, silent, colour="red")
 
 
-def test_ends_of_a_process(tmp_path: Path) -> None:
-    with (tmp_path / "complaints").open("wb+") as complaints:
-        assert process._end(-9, complaints) == "was ended by signal 9, as when memory runs out"
-        assert process._end(3, complaints) == "ended with code 3"
-        complaints.write(b"warning\nOut of paper\n\n")
-        assert process._end(3, complaints) == "failed with: Out of paper"
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (Report("died", code=-9, complaint="warning"), "was ended by signal 9, as when memory runs out"),
+        (Report("died", code=-6), "was ended by signal 6"),
+        (Report("died", code=3), "ended with code 3"),
+        (Report("died", code=3, complaint="Out of paper"), "failed with: Out of paper"),
+        (Report("failed", complaint="OSError: no paper"), "failed with: OSError: no paper"),
+    ],
+)
+def test_ends_of_a_process(report: Report, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "run_job", lambda *_, **__: report)
+    with pytest.raises(DecoError) as raised:
+        measure_in_process("start", Path("bundle"), silent)
+    assert str(raised.value) == (
+        f"expected the measurement 'start' to end, but its process {words}; "
+        "measure with --quick, another --engine or a smaller bundle"
+    )
+
+
+def test_progress_and_modules_of_a_measurement(bundle_path: Path) -> None:
+    heard: list[tuple[str, int, int]] = []
+    how = {"engine": "portable", "recipe": "deco+"}
+    before = time.monotonic()
+    found = measure_in_process("live", bundle_path, lambda *stage: heard.append(stage), quick=True, **how)
+    assert heard == [("portable: predicting while learning", turn, 2) for turn in range(3)]
+    assert {"numpy", "deco_runtime", "onnxruntime"} <= set(found["modules"])
+    assert "torch" not in found["modules"]
+    assert before <= found["started"] <= time.monotonic()
+    assert found["quantities"]["frames_per_second_idle"]["median"] > 0
+
+
+@needs_torch
+def test_the_table_names_functions_that_measure() -> None:
+    for name, function in jobs.JOBS.items():
+        assert list(inspect.signature(function_of(function)).parameters)[:2] == ["path", "progress"], name
 
 
 def test_only_the_torch_side_and_growth_need_the_workstation() -> None:

@@ -73,7 +73,16 @@ def test_each_trial_is_one_file_with_everything_to_rerun_it(swept: Path) -> None
     assert frozen["final_accuracy"] == frozen["frozen_accuracy"] == frozen["before_accuracy"] > 0.5
     assert found["Head-0"]["before_accuracy"] != frozen["before_accuracy"]  # a classifier of its own from the start
     assert len({r["bundle"] for r in found.values()}) == 1
-    assert found["DECO-0"]["final_accuracy"] != found["DECO-0"]["frozen_accuracy"] or found["DECO-0"]["kept"] > 0
+    assert {r["frozen_accuracy"] for r in found.values()} == {frozen["final_accuracy"]}
+    deco = found["DECO-0"]
+    assert deco["before_accuracy"] == frozen["before_accuracy"]
+    assert deco["state_bytes"] == 2 * 4 * 20 * 3 * 16 * 16  # two images of each class and their velocity, float32
+    for name, iterations in (("DECO-0", deco["recipe"]["iterations"]), ("Frozen-0", 0), ("Head-0", 0)):
+        assert [len(of_segment) for of_segment in found[name]["distances"]] == 5 * [iterations]  # of what condenses
+    for name, changes in (("deco", True), ("frozen", False), ("head", False)):
+        (pictures,) = swept.glob(f"{name}-*.npz")
+        with np.load(pictures) as buffer:
+            assert (buffer["before"] != buffer["after"]).any() == changes
     assert found["Head-0"]["state_bytes"] > found["Frozen-0"]["state_bytes"]
 
 

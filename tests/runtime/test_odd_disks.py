@@ -126,11 +126,11 @@ def without_temporary(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_temporary")
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no files in memory")
 def test_jobs_and_what_libraries_say_need_no_temporary_directory(tmp_path: Path) -> None:
-    report = run_job("disk", 60, directory=str(tmp_path))
+    report = run_job("deco_runtime.doctor.disk:write", 60, directory=str(tmp_path))
     assert report.end == "done"
     assert report.told["free"] > 0
-    report = run_job("no such job", 60)
-    assert "no such job" in report.words  # what the process said on stderr
+    report = run_job("no_such:job", 60)
+    assert report.complaint == "ModuleNotFoundError: No module named 'no_such'"  # what the process said on stderr
     assert overhear(lambda: os.write(2, b"Premature end of JPEG file\n")) == (27, "Premature end of JPEG file\n")
 
 

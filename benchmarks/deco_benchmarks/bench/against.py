@@ -24,7 +24,7 @@ from deco_runtime.learning.vote import targets
 from deco_runtime.types import Floats
 
 from deco_benchmarks.bench import torch_side
-from deco_benchmarks.bench.child import Progress
+from deco_benchmarks.bench.jobs import Progress
 from deco_benchmarks.bench.timing import effort, milliseconds, quantity, stopwatch
 from deco_benchmarks.bench.workload import Work, open_work
 from deco_benchmarks.rows._loops import InnerLoop

@@ -11,8 +11,7 @@ from typing import Any
 from unittest import mock
 
 from deco_benchmarks.bench import board
-from deco_benchmarks.bench.child import Progress
-from deco_benchmarks.bench.process import measure_in_process
+from deco_benchmarks.bench.jobs import Progress, measure_in_process
 
 TURNS = 3
 """Processes of each case, taken turn by turn: their medians see the same load."""

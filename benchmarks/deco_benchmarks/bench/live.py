@@ -12,7 +12,7 @@ from deco_runtime.learning.learner import Learner
 from deco_runtime.running.learner_thread import Cancelled
 from deco_runtime.types import Segment
 
-from deco_benchmarks.bench.child import Progress
+from deco_benchmarks.bench.jobs import Progress
 from deco_benchmarks.bench.timing import Quantity, effort, p99, stopwatch
 from deco_benchmarks.bench.workload import open_work
 

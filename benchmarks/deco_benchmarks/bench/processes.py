@@ -15,7 +15,7 @@ from deco_runtime.learning.guard import Unguarded
 from deco_runtime.storage import state
 from deco_runtime.storage.bundle import open_bundle
 
-from deco_benchmarks.bench.child import Progress
+from deco_benchmarks.bench.jobs import Progress
 
 
 def usable_engines(path: Path, progress: Progress) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from deco_runtime.learning.deco import Deco
 from deco_runtime.storage.bundle import Bundle, open_bundle
 
 from deco_benchmarks.bench import board, sizes
-from deco_benchmarks.bench.child import Progress
-from deco_benchmarks.bench.process import measure_in_process
+from deco_benchmarks.bench.jobs import Progress, measure_in_process
 from deco_benchmarks.bench.result import KIND, SCHEMA, Json
 from deco_benchmarks.bench.timing import Quantity, effort, quantity
 

@@ -2,73 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
-from unittest import mock
+from typing import Any
 
 import numpy as np
-from deco_runtime.engine import REPRESENTATION, Engine
-from deco_runtime.learning import condense
+from deco_runtime.engine import REPRESENTATION
 from deco_runtime.learning.buffer import initial
-from deco_runtime.learning.deco import Deco
+from deco_runtime.learning.condense import gradient_distance
+from deco_runtime.learning.deco import Deco, five_passes
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.retrain import retrain
 from deco_runtime.learning.vote import vote
 from deco_runtime.storage import state
+from deco_runtime.types import Floats
 
-from deco_benchmarks.bench.child import Progress
+from deco_benchmarks.bench.jobs import Progress
+from deco_benchmarks.bench.timed_engine import Mark, TimedEngine
 from deco_benchmarks.bench.timing import WARM_UP, Effort, Quantity, effort, milliseconds, quantity, repeat, stopwatch
 from deco_benchmarks.bench.workload import Work, open_work
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-CALLS = ("predict", "weight_gradient", "input_gradient", "feature_gradient")
-"""The engine's part in an iteration."""
-
-
-class Mark(NamedTuple):
-    """A call of the engine, or of `gradient_distance`; seconds of the performance counter."""
-
-    name: str
-    begin: float
-    end: float
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return self.end - self.begin
-
-
-class Stopwatch:
-    """Notes when each call of an engine, and the distance of two gradients, begins and ends."""
-
-    def __init__(self) -> None:
-        self.marks: list[Mark] = []
-
-    @contextlib.contextmanager
-    def watching(self, engine: Engine) -> Iterator[None]:
-        """While entered, the learner's calls are noted."""
-        calls: dict[str, Any] = {name: self.timed(name, getattr(engine, name)) for name in CALLS}
-        distance = self.timed("distance", condense.gradient_distance)
-        with mock.patch.multiple(engine, **calls), mock.patch.object(condense, "gradient_distance", distance):
-            yield
-
-    def timed(self, name: str, call: Callable[P, R]) -> Callable[P, R]:
-        """The call, noting its begin and end under this name."""
-
-        def noting(*args: P.args, **kwargs: P.kwargs) -> R:
-            begun = time.perf_counter()
-            result = call(*args, **kwargs)
-            self.marks.append(Mark(name, begun, time.perf_counter()))
-            return result
-
-        return noting
 
 
 def measure(path: Path, progress: Progress, engine: str, recipe: str, quick: bool, scratch: str) -> dict[str, Any]:
@@ -134,24 +90,32 @@ def observing(work: Work, how: Effort) -> dict[str, Quantity]:
 
 def iterations(work: Work, how: Effort) -> dict[str, list[float]]:
     """Seconds of each stage of whole iterations on a segment of one class; the stages add up to `iteration`."""
-    watch, learner = Stopwatch(), work.kind_of(Deco)
+    engine = TimedEngine(work.engine)
+    learner = replace(work, engine=engine).kind_of(Deco)
+
+    def distance_of(g_syn: Floats, g_real: Floats) -> tuple[float, Floats]:
+        begin = time.perf_counter()
+        found = gradient_distance(g_syn, g_real)
+        engine.marks.append(Mark("distance", begin, time.perf_counter()))
+        return found
+
+    learner.match = partial(five_passes, epsilon=learner.recipe.epsilon, distance_of=distance_of)
     condensation = learner.begin(work.segment.observed["x"], work.segment.pseudo, work.segment.confidence)
     found: dict[str, list[float]] = {}
 
     def one() -> dict[str, float]:
-        watch.marks.clear()
+        engine.marks.clear()
         started = time.perf_counter()
         model = learner.random_model()
         drawn = time.perf_counter()
         learner.iterate(condensation, model)
-        return stages_of(watch.marks, started, drawn, time.perf_counter())
+        return stages_of(engine.marks, started, drawn, time.perf_counter())
 
-    with watch.watching(work.engine):
-        for _ in range(WARM_UP):
-            one()
-        while len(found.get("iteration", ())) < how.least or sum(found["iteration"]) < how.seconds:
-            for name, seconds in one().items():
-                found.setdefault(name, []).append(seconds)
+    for _ in range(WARM_UP):
+        one()
+    while len(found.get("iteration", ())) < how.least or sum(found["iteration"]) < how.seconds:
+        for name, seconds in one().items():
+            found.setdefault(name, []).append(seconds)
     return found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deco_benchmarks.bench.board import load
-from deco_benchmarks.bench.child import Progress
+from deco_benchmarks.bench.jobs import Progress
 from deco_benchmarks.bench.sensors import read_sensors
 from deco_benchmarks.bench.workload import open_work
 

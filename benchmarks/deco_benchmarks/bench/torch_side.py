@@ -23,7 +23,7 @@ from deco_runtime.types import Floats
 from torch import nn
 from torch.nn.functional import cosine_similarity, log_softmax
 
-from deco_benchmarks.bench.child import Progress
+from deco_benchmarks.bench.jobs import Progress
 
 
 def build(bundle: Bundle) -> nn.Module:

@@ -19,7 +19,7 @@ def findings(value: str, seconds: float, broken: Collection[str]) -> Iterator[Fi
     if lacking:
         yield Finding("WARN", "camera", f"not tried, because it needs {' and '.join(lacking)}; mend that first")
         return
-    report = run_job("camera", seconds + PATIENCE_S, value=value, seconds=seconds)
+    report = run_job("deco_runtime.doctor.watch:watch", seconds + PATIENCE_S, value=value, seconds=seconds)
     if report.end != "done":
         words = f"expected frames from {value}, but OpenCV {report.words}; unplug the camera, plug it in and try again"
         yield Finding("FAIL", "camera", report.words if report.end == "refused" else words)

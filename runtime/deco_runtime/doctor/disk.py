@@ -29,7 +29,7 @@ def findings(state: Path, state_bytes: int) -> Iterator[Finding]:
             yield Finding("FAIL", "disk", words)
             return
         directory = directory.parent
-    report = run_job("disk", WRITE_S, directory=str(directory))
+    report = run_job(f"{__name__}:write", WRITE_S, directory=str(directory))
     if report.end != "done" or "refusal" in report.told:
         said = report.told.get("refusal", f"writing {report.words}")
         words = f"expected to write in {directory}, where learned state goes, but {said}; "

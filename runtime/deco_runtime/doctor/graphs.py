@@ -27,7 +27,7 @@ def findings(path: Path, broken: Collection[str]) -> Iterator[Finding]:
     if lacking:
         yield Finding("WARN", "bundle", f"not tried, because it needs {' and '.join(lacking)}; mend that first")
         return
-    report = run_job("bundle", BUNDLE_S, path=str(path))
+    report = run_job(f"{__name__}:describe", BUNDLE_S, path=str(path))
     if report.end != "done":
         words = f"expected to open the bundle {path}, but that {report.words}; copy it again"
         yield Finding("FAIL", "bundle", report.words if report.end == "refused" else words)
@@ -52,7 +52,7 @@ def findings(path: Path, broken: Collection[str]) -> Iterator[Finding]:
 def _engine(path: Path, engine: str, graphs: list[str], broken: Level) -> Iterator[Finding]:
     remaining = list(graphs)
     while remaining:  # a graph that kills its process must not keep the others from being tried
-        report = run_job("graphs", GRAPH_S, path=str(path), engine=engine, graphs=remaining)
+        report = run_job(f"{__name__}:run_graphs", GRAPH_S, path=str(path), engine=engine, graphs=remaining)
         for answer in report.answers:
             if "starting" not in answer:
                 yield _graph(engine, answer, broken)

@@ -46,7 +46,7 @@ def findings() -> Iterator[Finding]:
     for piece in PIECES:
         if piece.module == OPTIONAL and util.find_spec(OPTIONAL) is None:
             continue
-        found = _finding(piece, run_job("import", IMPORT_S, module=piece.module))
+        found = _finding(piece, run_job(f"{__name__}:import_piece", IMPORT_S, module=piece.module))
         yield found
         if piece.module == "numpy" and not found.figures["imported"]:
             yield Finding("WARN", "cv2, onnxruntime", "not tried, because both need numpy; mend that first")

@@ -84,7 +84,8 @@ def time_engine(answer: Answer, bundle: str, engine: str, graph: str, at_most: i
 
 
 def _seconds(path: Path, engine: str, graph: str) -> float | None:
-    report = run_job("engine", LIMIT_S, bundle=str(path), engine=engine, graph=graph, at_most=threads())
+    job = f"{__name__}:time_engine"
+    report = run_job(job, LIMIT_S, bundle=str(path), engine=engine, graph=graph, at_most=threads())
     return float(report.told["seconds"]) if report.end == "done" else None
 
 

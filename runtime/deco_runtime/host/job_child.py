@@ -1,4 +1,4 @@
-"""A job in a process of its own: answers are JSON lines on standard output, the last one says how it ended.
+"""The process of a job that `job` waits for: answers are JSON lines on standard output, the last says how it ended.
 
 Only what the job needs is imported: a module that dies is what the process is for.
 """
@@ -8,18 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
+import traceback
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Protocol
-
-JOBS = {
-    "import": "deco_runtime.doctor.pieces:import_piece",
-    "bundle": "deco_runtime.doctor.graphs:describe",
-    "graphs": "deco_runtime.doctor.graphs:run_graphs",
-    "camera": "deco_runtime.doctor.watch:watch",
-    "disk": "deco_runtime.doctor.disk:write",
-    "engine": "deco_runtime.engines.autoselect:time_engine",
-}
 
 
 class Answer(Protocol):
@@ -28,8 +22,16 @@ class Answer(Protocol):
     def __call__(self, **content: Any) -> None: ...
 
 
+def function_of(name: str) -> Callable[..., Any]:
+    """The function named "module:function". Raises ImportError or AttributeError where there is none."""
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found
+
+
 def main() -> None:
     """Run the job that the command line names, with the keywords of the JSON object behind it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the process that waits ends this one
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -42,12 +44,12 @@ def main() -> None:
 
     from deco_runtime.errors import DecoError
 
-    module, _, function = JOBS[sys.argv[1]].partition(":")
     try:
-        getattr(import_module(module), function)(answer, **json.loads(sys.argv[2]))
+        function_of(sys.argv[1])(answer, **json.loads(sys.argv[2]))
     except DecoError as error:
-        answer(end="refused", words=str(error))
+        answer(end="refused", words=str(error), exit_code=error.exit_code)
     except Exception as error:  # whatever a broken package raises
+        traceback.print_exc()
         said = next(iter(str(error).strip().splitlines()), "")
         answer(end="failed", words=f"{type(error).__name__}: {said}".rstrip(": "))
     else:
