@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from deco_runtime.learning.learner import BaseLearner
-from deco_runtime.learning.recipe import named
-from deco_runtime.running.assemble import new_learner
+from deco_runtime.learning import registry
+from deco_runtime.learning.guard import Unguarded
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Floats
 
@@ -68,6 +67,7 @@ def _cross_entropy(logits: npt.NDArray[np.float64], t: Floats) -> tuple[float, n
     return float(-(weights * log_p).sum()), np.exp(log_p) * weights.sum(axis=1, keepdims=True) - weights
 
 
-def fresh(bundle: Bundle, recipe: str = "paper") -> BaseLearner:
+def fresh(bundle: Bundle, recipe: str = "paper") -> Unguarded:
     """A learner that starts from the bundle, to load states by."""
-    return new_learner(bundle, LinearEngine(len(bundle.classes)), named(recipe), seed=0)
+    kind, engine = registry.learner(recipe), LinearEngine(len(bundle.classes))
+    return Unguarded(kind.open(bundle, engine, kind.RECIPE, np.random.default_rng(0)))
