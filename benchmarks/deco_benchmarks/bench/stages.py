@@ -78,8 +78,8 @@ def condensing(work: Work, how: Effort, step: Callable[[], None]) -> tuple[dict[
 
 
 def observing(work: Work, how: Effort) -> dict[str, Quantity]:
-    """A recipe that costs next to nothing beside the network: one frame predicted, and one segment of frames learned that
-    were observed when they were predicted, the update included."""
+    """A recipe that costs next to nothing beside the network: one frame predicted, and one segment of frames learned,
+    which were observed when they were predicted, the update included."""
     learner, name = work.learner(), work.recipe.name.replace("+", "_plus")
     _, segment = learner.step(work.segment)
     return {

@@ -75,8 +75,8 @@ put NAME.json into that folder, and run `deco-bench boards benchmarks/boards > d
 
 Threads: the cores it ran on; load: processes that wanted to run on them in the minute before, which should be none.
 Images are random. Segment: 128 frames of one class, all iterations. Update: all epochs of opt_θ on the buffer. Segment,
-deco+: the same frames by that recipe, update included, as earlier versions had it, which sent them through the network once
-more; observed segment: without that. All else is by the recipe of the row. Frames
+deco+: the same frames by that recipe, update included, as earlier versions had it, which sent them through the network
+once more; observed segment: without that. All else is by the recipe of the row. Frames
 are predicted without a pause, alone (idle) or beside a thread that learns; p99 is the 99th percentile of one
 prediction's latency. Start: from the start of the process to its first prediction, files cached. Installed: the
 packages that the device side needs. A * marks a quick run, whose segment and update are scaled from a few iterations
