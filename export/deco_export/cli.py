@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import click
+from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.terminal import exit_with, progress_bars
 from deco_runtime.errors import RuntimeMissingError
 from deco_runtime.host.scratch import check_temporary
-from deco_runtime.learning import registry
 from deco_runtime.telemetry.console import say, tell
 
 
@@ -64,7 +64,7 @@ from deco_runtime.telemetry.console import say, tell
 @click.option(
     "--recipe",
     default="deco+",
-    type=click.Choice(registry.names()),
+    type=RecipeName(),
     help="Of the bundle, which deco-run goes by unless told otherwise. paper pre-trains on the images as they are, all "
     "others on shifted and, where held-out images allow, mirrored ones, which takes twice as long.",
 )
