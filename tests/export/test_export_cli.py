@@ -23,7 +23,8 @@ cv2 = pytest.importorskip("cv2")
 from deco_export import models, pretrain  # noqa: E402
 from deco_export.export import guard_images  # noqa: E402
 from deco_export.images import Images  # noqa: E402
-from deco_runtime.engine import EXACT, REPRESENTATION, open_engine  # noqa: E402
+from deco_runtime.engine import EXACT, REPRESENTATION  # noqa: E402
+from deco_runtime.engines.registry import open_engine  # noqa: E402
 from deco_runtime.errors import BundleError, UsageError  # noqa: E402
 from deco_runtime.learning import registry, voter  # noqa: E402
 from deco_runtime.learning.buffer import initial  # noqa: E402
