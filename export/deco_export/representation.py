@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 
 from deco_export.augment import shift, shifts
 from deco_export.forward import Forward
-from deco_export.images import ImageSet, Inputs, batches
+from deco_export.images import ImageSet, Inputs, asked, batches
 
 GRID = 4
 """A layer's map is averaged to at most this many positions each way."""
@@ -94,28 +94,35 @@ def fit(
     projection = Projection.fit(raw, np.tile(y[some], 1 + copies), layers)
     del raw
     statistics = Statistics.zero(projection.axes.shape[1], classes)
+    side = x[:1].shape[-1]
     for part in batches(len(x), MOST):
         index = np.arange(len(x))[part]
-        raw = _run(raw_model, "raw", (x[index[batch]] for batch in batches(len(index), BATCH)), len(index))
+        raw = _run(raw_model, "raw", (x[index[batch]] for batch in _batches(len(index), side)), len(index))
         raw -= projection.mean
         statistics = add(statistics, (raw @ projection.axes).astype(np.float32), one_hot(y[part], classes))
     return Regression(_projected(raw_model, projection, classes), statistics)
 
 
 def _with_copies(x: Floats | Inputs, some: Ints, copies: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """Some of the images, BATCH at a time, and as often again as `copies` says shifted at random."""
-    for batch in batches(len(some), BATCH):
+    """Some of the images, a few at a time, and as often again as `copies` says shifted at random."""
+    side = x[:1].shape[-1]
+    for batch in _batches(len(some), side):
         yield x[some[batch]]
     for _ in range(copies):
-        by = shifts(len(some), x[:1].shape[-1], rng)
-        for batch in batches(len(some), BATCH):
+        by = shifts(len(some), side, rng)
+        for batch in _batches(len(some), side):
             yield shift(torch.from_numpy(x[some[batch]]), by[batch]).numpy()
+
+
+def _batches(n: int, side: int) -> Iterator[slice]:
+    """Slices of at most BATCH images of this side, together the whole of n."""
+    return batches(n, min(BATCH, asked(side)))
 
 
 def represent(engine: Engine, images: ImageSet, how: Preprocessing) -> tuple[Floats, Floats]:
     """φ (n, D) and the pre-trained model's logits (n, K) of n images, 1 or more, by an engine that holds the graph."""
     inputs = Inputs(images, how)
-    parts = [engine.represent(inputs[batch]) for batch in batches(len(images))]
+    parts = [engine.represent(inputs[batch]) for batch in batches(len(images), asked(how.size))]
     return np.concatenate([phi for phi, _ in parts]), np.concatenate([logits for _, logits in parts])
 
 
@@ -199,7 +206,7 @@ def _projected(raw: onnx.ModelProto, projection: Projection, classes: int) -> on
 
 def run(model: onnx.ModelProto, output: str, x: Floats) -> Floats:
     """One output (n, …) of a graph whose only input is x, over images x (n, C, H, W), 1 or more."""
-    return _run(model, output, (x[batch] for batch in batches(len(x), BATCH)), len(x))
+    return _run(model, output, (x[batch] for batch in _batches(len(x), x.shape[-1])), len(x))
 
 
 def _run(model: onnx.ModelProto, output: str, given: Iterable[Floats], n: int) -> Floats:
