@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from deco_runtime.learning.buffer import initial
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.types import Frame
 from fake_engine import fresh
 from mjpeg_server import mjpeg_server, numbered
 from processes import events, started, wait_for
@@ -148,18 +149,17 @@ def test_the_stream_makes_deco_plus_better_than_the_model_it_came_with(bundle_pa
 
 def plain_accuracy(bundle: Path, frames: int) -> float:
     """Share of the first frames of the demo stream that the bundle's model answers right as it is."""
-    import cv2
     from deco_runtime.engines.registry import open_engine
     from deco_runtime.preprocess import preprocess
+    from deco_runtime.sources import _playback
 
     opened, labels, right = open_bundle(bundle), np.load(bundle / "demo" / "labels.npy"), 0
-    engine, theta = open_engine(opened, "portable"), open_bundle(bundle).weights()
-    stream = cv2.VideoCapture(str(bundle / "demo" / "stream.avi"))
-    for label in labels[:frames]:
-        there, pixels = stream.read()
-        assert there
-        right += int(engine.predict(theta, preprocess(pixels, opened.preprocessing)[None])[0].argmax() == label)
-    stream.release()
+    engine, theta = open_engine(opened, "portable"), opened.weights()
+    with closing(_playback.open_file(bundle / "demo" / "stream.avi")) as stream:
+        for label, frame in zip(labels[:frames], stream.frames(), strict=False):
+            assert isinstance(frame, Frame)
+            x = preprocess(frame.pixels, opened.preprocessing)[None]
+            right += int(engine.predict(theta, x)[0].argmax() == label)
     return right / frames
 
 
