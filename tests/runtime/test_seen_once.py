@@ -30,6 +30,7 @@ from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Floats, Frame, Segment
 
 SEGMENTS, SIZE = 4, 16
+represented_ones = pytest.mark.parametrize("recipe", ["deco+", "slda"])
 
 
 class Counting:
@@ -85,10 +86,11 @@ def counted(images: list[Floats]) -> Counter[bytes]:
     return Counter(image.tobytes() for image in images)
 
 
-def test_deco_plus_represents_each_frame_once_and_calls_nothing_else(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@represented_ones
+def test_each_frame_is_represented_once_and_nothing_else_is_called(
+    recipe: str, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, summary = run(bundle, tmp_path, monkeypatch, guard=False)
+    engine, summary = run(bundle, tmp_path, monkeypatch, recipe=recipe, guard=False)
     assert (summary["segments"], summary["retrains"], summary["frames"]) == (SEGMENTS, SEGMENTS, SEGMENTS * SIZE)
     assert engine.given.keys() == {"represent"}
     assert len(engine.given["represent"]) == SEGMENTS * SIZE
@@ -96,10 +98,11 @@ def test_deco_plus_represents_each_frame_once_and_calls_nothing_else(
         assert found.tobytes() == expected[None].tobytes()
 
 
-def test_the_guard_of_deco_plus_represents_each_of_its_images_once_whatever_it_judges(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@represented_ones
+def test_the_guard_represents_each_of_its_images_once_whatever_it_judges(
+    recipe: str, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, summary = run(bundle, tmp_path, monkeypatch)
+    engine, summary = run(bundle, tmp_path, monkeypatch, recipe=recipe)
     assert summary["retrains"] == SEGMENTS  # and so many verdicts
     assert engine.given.keys() == {"represent"}
     pixels, _ = bundle.labelled_pixels("guard.npz")
@@ -133,7 +136,8 @@ class Busy(Stream):
 
 @pytest.mark.parametrize("recipe", registry.names())
 def test_what_waits_to_be_learned_holds_no_pixels_unless_they_are_learned_from(recipe: str, bundle: Bundle) -> None:
-    """Of deco+: φ and the network's logits, to the byte; a frame is gone once it was predicted, whoever learns."""
+    """But for the paper's: φ and the network's logits, to the byte; a frame is gone once it was predicted, whoever
+    learns."""
     kind = registry.learner(recipe)
     chosen = override(kind.RECIPE, (f"segment={SIZE}",))
     learner = kind.open(bundle, open_engine(bundle, "portable"), chosen, np.random.default_rng(0))
@@ -147,10 +151,8 @@ def test_what_waits_to_be_learned_holds_no_pixels_unless_they_are_learned_from(r
     assert not any(frame() is not None for frame in seen)
     (waiting,) = stream.waiting
     assert (len(waiting), stream.segmenter.count) == (SIZE, SIZE // 2)
-    shapes = {
-        "paper": {"x": bundle.image_shape},
-        "deco+": {"phi": (bundle.represented,), "logits": (len(bundle.classes),)},
-    }[recipe]
+    represented = {"phi": (bundle.represented,), "logits": (len(bundle.classes),)}
+    shapes = {"paper": {"x": bundle.image_shape}, "deco+": represented, "slda": represented}[recipe]
     for segment in (waiting, stream.segmenter.take()):
         assert {name: array.shape for name, array in segment.observed.items()} == {
             name: (len(segment), *shape) for name, shape in shapes.items()

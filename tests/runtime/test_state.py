@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import itertools
 import json
 import os
 import stat
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from deco_runtime.errors import StateError
+from deco_runtime.learning import registry
 from deco_runtime.learning.arrays import arrays_of
 from deco_runtime.learning.guard import Guarded, Kept, Unguarded
 from deco_runtime.learning.harm import Labelled
@@ -28,7 +30,7 @@ from fake_engine import fresh
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-both_recipes = pytest.mark.parametrize("recipe", ["paper", "deco+"])
+every_recipe = pytest.mark.parametrize("recipe", registry.names())
 on_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -106,7 +108,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> Path:
     return directory
 
 
-@both_recipes
+@every_recipe
 def test_round_trip_bit_for_bit(recipe: str, tmp_path: Path, bundle: Bundle) -> None:
     it = make_learner(bundle, 5, recipe)
     learner = it.learner
@@ -152,7 +154,7 @@ def test_what_the_stream_showed_last_is_kept(known: bool, tmp_path: Path, bundle
         assert other.learner.scene.tobytes() == scene.tobytes()
 
 
-@both_recipes
+@every_recipe
 def test_a_memory_that_the_guard_accepted_last_is_kept_once(recipe: str, tmp_path: Path, bundle: Bundle) -> None:
     """It is the learner's own until that goes on, and then again after the state was loaded."""
     it = make_learner(bundle, 5, recipe)
@@ -170,7 +172,7 @@ def test_a_memory_that_the_guard_accepted_last_is_kept_once(recipe: str, tmp_pat
     assert same(LearnedState.of(other, bundle, "", 0), once)
 
 
-@both_recipes
+@every_recipe
 def test_state_without_a_guard_is_taken_up_as_such(recipe: str, tmp_path: Path, bundle: Bundle) -> None:
     """What --no-guard wrote: a guard keeps what it has, and one that is not there is no loss."""
     it = make_learner(bundle, 5, recipe)
@@ -194,7 +196,7 @@ def test_state_without_a_guard_is_taken_up_as_such(recipe: str, tmp_path: Path, 
     assert same(LearnedState.of(unguarded, bundle, "", 0), plain)
 
 
-@both_recipes
+@every_recipe
 def test_a_snapshot_does_not_move_with_the_learner(recipe: str, bundle: Bundle) -> None:
     it = make_learner(bundle, 5, recipe)
     state = LearnedState.of(it, bundle, "", 0)
@@ -362,7 +364,7 @@ def test_state_of_another_version(saved: Path, bundle: Bundle, schema: Any) -> N
     )
 
 
-@both_recipes
+@every_recipe
 def test_what_the_last_version_wrote_is_refused_in_one_sentence(recipe: str, tmp_path: Path, bundle: Bundle) -> None:
     """A file of schema 5, in its own form: nothing of it is taken, none of it is called damaged, and it stays."""
     save(tmp_path, make_state(bundle, 1, recipe))
@@ -520,7 +522,14 @@ def test_wrong_inside_a_state_of_deco_plus(
     assert "damaged" in note
 
 
-@pytest.mark.parametrize(("learned", "asked"), [("paper", "deco+"), ("deco+", "paper")])
+@every_recipe
+def test_a_state_takes_what_was_foretold(recipe: str, tmp_path: Path, bundle: Bundle) -> None:
+    """With the memory of the last accepted update beside it, but for the names and numbers around the arrays."""
+    foretold = registry.state_bytes(registry.learner(recipe), bundle)
+    assert foretold < save(tmp_path, make_state(bundle, 1, recipe)) < foretold + 6000
+
+
+@pytest.mark.parametrize(("learned", "asked"), list(itertools.permutations(registry.names(), 2)))
 def test_state_of_another_recipe(
     learned: str, asked: str, tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
