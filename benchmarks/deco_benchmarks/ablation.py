@@ -28,8 +28,7 @@ from deco_runtime.learning.deco_plus import DecoPlus
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.recipe import MOST
 from deco_runtime.learning.regression import Start, Statistics, mixed, ridge, share, solve, spread, square
-from deco_runtime.learning.vote import log_softmax, softmax
-from deco_runtime.learning.voter import one_hot
+from deco_runtime.learning.vote import log_softmax, one_hot, softmax
 from deco_runtime.preprocess import normalise
 from deco_runtime.running.scoring import normalised
 from deco_runtime.running.stream import Stream

@@ -12,6 +12,8 @@ from deco_runtime.errors import RuntimeMissingError
 from deco_runtime.host.scratch import check_temporary
 from deco_runtime.telemetry.console import say, tell
 
+from deco_export.heap import give_back_large_blocks
+
 
 @click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option(
@@ -90,6 +92,7 @@ def command(out: Path, **given: object) -> None:
     deco-export --data photos --out bundle.deco             one file, to copy to a device
     """
     check_temporary()
+    give_back_large_blocks()
     try:
         from deco_export.export import Options, export
     except ImportError as error:

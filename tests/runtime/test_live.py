@@ -11,8 +11,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -27,7 +29,7 @@ from mjpeg_server import jpeg, mjpeg_server, number_of, numbered
 from sentences import one_sentence
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="signals and named pipes")
-CAPTURE = "deco_runtime.sources._capture:open_url"
+CAPTURE, TELLING = "deco_runtime.sources._capture:open_url", "telling:open_url"
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +59,40 @@ def until(source: FrameSource, action: str, frames: list[Frame] | None = None, l
     raise AssertionError("the source ended")
 
 
-def pid_of(source: Live) -> int:
-    assert source._process is not None
-    return source._process._process.pid
+@dataclass(frozen=True)
+class Told:
+    """Opens live sources whose capture processes write their numbers into a file before they open anything.
+
+    So a test can stop and kill them, and knows of each that there was.
+    """
+
+    file: Path
+
+    def arguments(self, url: str | Path) -> dict[str, Any]:
+        """Of TELLING."""
+        return {"url": str(url), "shown": "a camera", "file": str(self.file)}
+
+    def open_url(self, url: str | Path, **limits: float) -> Live:
+        """As `_live.open_url`."""
+        return Live("a camera", TELLING, self.arguments(url), **limits)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of all capture processes so far."""
+        return [int(line) for line in self.file.read_text().splitlines()]
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+    (tmp_path / "telling.py").write_text(
+        "import os\n"
+        "from deco_runtime.sources import _capture\n"
+        "def open_url(file, **arguments):\n"
+        "    with open(file, 'a') as numbers: print(os.getpid(), file=numbers)\n"
+        "    return _capture.open_url(**arguments)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return Told(tmp_path / "pids")
 
 
 def is_gone(pid: int) -> bool:
@@ -170,9 +203,9 @@ def test_nobody_listens_and_the_password_is_not_told() -> None:
     assert "ret@" not in str(error.value)
 
 
-def test_close_from_another_thread_ends_a_waiting_consumer_and_the_capture_process() -> None:
+def test_close_from_another_thread_ends_a_waiting_consumer_and_the_capture_process(told: Told) -> None:
     with mjpeg_server(numbered, "stall", after=15) as url:
-        source = _live.open_url(url, stall_s=30)
+        source = told.open_url(url, stall_s=30)
         ended = threading.Event()
 
         def consume() -> None:
@@ -184,7 +217,8 @@ def test_close_from_another_thread_ends_a_waiting_consumer_and_the_capture_proce
         consumer.start()
         time.sleep(0.6)
         assert not ended.is_set()
-        pid = pid_of(source)
+        (pid,) = told.pids
+        assert not is_gone(pid)
         source.close()
         assert ended.wait(1)
         assert is_gone(pid)
@@ -196,11 +230,11 @@ def test_close_from_another_thread_ends_a_waiting_consumer_and_the_capture_proce
 
 
 @pytest.mark.parametrize(("mode", "stalls"), [("stall", 1), ("drop", 0)])
-def test_a_lost_stream_is_opened_again(mode: Any, stalls: int) -> None:
+def test_a_lost_stream_is_opened_again(mode: Any, stalls: int, told: Told) -> None:
     """The camera stops in the middle; whoever connects anew gets frames."""
     with mjpeg_server(numbered, mode, after=15) as url:
-        source = _live.open_url(url, stall_s=0.5)
-        first = pid_of(source)
+        source = told.open_url(url, stall_s=0.5)
+        (first,) = told.pids
         frames: list[Frame] = []
         started = time.monotonic()
         lost = until(source, "lost", frames)
@@ -214,6 +248,7 @@ def test_a_lost_stream_is_opened_again(mode: Any, stalls: int) -> None:
         assert 0 < back.figures["seconds"] < 20
         assert isinstance(next(only(source)), Frame)
         assert is_gone(first)
+        assert not is_gone(told.pids[-1])
         assert source.figures()["stalls"] == stalls
         assert source.figures()["reconnects"] == 1
         source.close()
@@ -272,12 +307,15 @@ def test_pauses_double_up_to_a_minute(pauses: list[float], monkeypatch: pytest.M
 
 
 def test_a_moments_frames_do_not_set_the_pause_back(pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = 0.0  # seconds that the source's clock is ahead
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
+    monkeypatch.setattr(_live, "time", clock)
     monkeypatch.setattr(_live, "FIRST_PAUSE_S", 1.0)
     with mjpeg_server(numbered, "drop", after=5) as url:
         source = _live.open_url(url)
         for _ in range(2):
             until(source, "reconnected")
-        source._open_since -= _live.LAST_PAUSE_S  # as if it had delivered for a minute
+        passed = _live.LAST_PAUSE_S  # as if it had delivered for a minute
         until(source, "reconnected")
         source.close()
     assert pauses == [1, 2, 1]
@@ -330,21 +368,22 @@ def half_a_stream(folder: Path, wanted: threading.Semaphore) -> Iterator[Path]:
 
 
 @POSIX
-def test_opencv_blocked_for_ever_costs_a_process_and_no_more(tmp_path: Path) -> None:
+def test_opencv_blocked_for_ever_costs_a_process_and_no_more(tmp_path: Path, told: Told) -> None:
     """Twice the read never returns; each time the process is gone, and no thread is left behind."""
     wanted = threading.Semaphore(1)
-    threads, pids = threading.active_count(), []
+    threads = threading.active_count()
     with half_a_stream(tmp_path, wanted) as path:
-        source = Live("a pipe", CAPTURE, {"url": str(path), "shown": "a pipe"}, stall_s=0.5)
+        source = told.open_url(path, stall_s=0.5)
         for _ in range(2):
-            pids.append(pid_of(source))
             lost = until(source, "lost")
             assert lost.figures["stalled"]
             wanted.release()  # the next round, for whoever opens next
             until(source, "reconnected")
         assert capture_threads() == 1
-        assert all(map(is_gone, pids))
-        assert len({*pids, pid_of(source)}) == 3
+        *before, last = told.pids
+        assert len({*before, last}) == 3
+        assert all(map(is_gone, before))
+        assert not is_gone(last)
         started = time.monotonic()
         while until(source, "waiting"):  # blocked again
             if time.monotonic() - started > 0.3:
@@ -367,11 +406,11 @@ def test_opencv_that_never_opens_is_killed(tmp_path: Path) -> None:
 
 @POSIX
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
-def test_a_capture_process_that_dies_or_freezes_is_replaced(number: signal.Signals) -> None:
+def test_a_capture_process_that_dies_or_freezes_is_replaced(number: signal.Signals, told: Told) -> None:
     with mjpeg_server(numbered) as url:
-        source = _live.open_url(url, stall_s=1)
+        source = told.open_url(url, stall_s=1)
         next(only(source))
-        os.kill(pid_of(source), number)
+        os.kill(told.pids[-1], number)
         lost = until(source, "lost")
         said = "stalled" if number == signal.SIGSTOP else f"died of signal {number.value}: check the camera"
         assert said in one_sentence(lost.figures["reason"])
@@ -380,22 +419,23 @@ def test_a_capture_process_that_dies_or_freezes_is_replaced(number: signal.Signa
 
 
 @POSIX
-def test_no_second_process_beside_one_that_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_second_process_beside_one_that_cannot_be_killed(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the middle of a driver's system call. When it is gone after all, capture goes on."""
     monkeypatch.setattr(_live, "LAST_PAUSE_S", 0.1)
     monkeypatch.setattr(_process, "CLOSE_S", 0.1)
     monkeypatch.setattr(_process, "_DEATH_S", 0.1)
     with mjpeg_server(numbered) as url:
-        source = _live.open_url(url, stall_s=0.2)
+        source = told.open_url(url, stall_s=0.2)
         next(only(source))
-        stuck = pid_of(source)
+        before = told.pids
+        stuck = before[-1]  # on a slow machine not the first
         with monkeypatch.context() as patch:
             patch.setattr(subprocess.Popen, "kill", lambda self: None)
             os.kill(stuck, signal.SIGSTOP)
             started = time.monotonic()
             for item in source.frames():
                 assert isinstance(item, Notice)
-                assert pid_of(source) == stuck
+                assert told.pids == before
                 if time.monotonic() - started > 2:
                     break
             assert capture_threads() == 1
@@ -404,15 +444,15 @@ def test_no_second_process_beside_one_that_cannot_be_killed(monkeypatch: pytest.
         source.close()
 
 
-def test_the_capture_process_ends_with_the_program() -> None:
+def test_the_capture_process_ends_with_the_program(told: Told) -> None:
     with mjpeg_server(numbered) as url:
         code = (
             f"import sys, os; sys.path[:] = {sys.path!r}\n"
-            "from deco_runtime.sources import _live\n"
-            f"source = _live.open_url({url!r}); print(source._process._process.pid, flush=True); os._exit(1)"
+            "from deco_runtime.sources._live import Live\n"
+            f"source = Live('a camera', {TELLING!r}, {told.arguments(url)!r}); os._exit(1)"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
-        pid = int(done.stdout)
+        subprocess.run([sys.executable, "-c", code], timeout=30)
+        (pid,) = told.pids
         limit = time.monotonic() + 10
         while not is_gone(pid):
             assert time.monotonic() < limit

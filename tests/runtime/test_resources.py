@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import AbstractContextManager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -281,26 +282,48 @@ def one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["portable", "ort-training", "openvino"])
-def test_threads_reach_the_engine(name: str, one: None, bundle_path: Path) -> None:
+def test_threads_reach_the_engine(name: str, one: None, bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runtime says so of every graph that the engine has it open."""
     bundle = open_bundle(bundle_path)
     if reason := registry.engines()[name].unusable(bundle):
         pytest.skip(reason)
-    opened: Any = registry.open_engine(bundle, name)
-    opened.predict(bundle.weights(), np.zeros((1, *bundle.image_shape), np.float32))
-    graph = opened._opened("predict")
-    if name == "openvino":
-        assert graph.get_property("INFERENCE_NUM_THREADS") == 1
-    else:
-        assert graph.get_session_options().intra_op_num_threads == 1
+    opened: list[Any] = []
+    runtime: Any = import_module("openvino" if name == "openvino" else "onnxruntime")
+    place, how = (runtime.Core, "compile_model") if name == "openvino" else (runtime, "InferenceSession")
+    opening = getattr(place, how)
+
+    def kept(*arguments: Any, **more: Any) -> Any:
+        opened.append(opening(*arguments, **more))
+        return opened[-1]
+
+    monkeypatch.setattr(place, how, kept)
+    theta, x = bundle.weights(), np.zeros((1, *bundle.image_shape), np.float32)
+    engine = registry.open_engine(bundle, name)
+    engine.predict(theta, x)
+    engine.weight_gradient(theta, x, np.eye(1, len(bundle.classes), dtype=np.float32))
+    assert len(opened) == 2
+    for graph in opened:
+        if name == "openvino":
+            assert graph.get_property("INFERENCE_NUM_THREADS") == 1
+        else:
+            assert graph.get_session_options().intra_op_num_threads == 1
 
 
-def test_threads_are_those_of_the_timing(one: None, bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_those_of_the_timing(
+    one: None, bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that times an engine is told of them, and times of another number are not taken."""
-    assert autoselect._machine("bundle", "condensation")["threads"] == 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)  # two processors everywhere
+    bundle = open_bundle(bundle_path)
     told: list[dict[str, Any]] = []
+    monkeypatch.setattr(autoselect, "by_preference", lambda *_: {"portable": None, "openvino": None})
     monkeypatch.setattr(autoselect, "run_job", lambda job, limit, **arguments: told.append(arguments) or Report("died"))
-    assert autoselect._seconds(bundle_path, "portable", "condensation") is None
+    for _ in range(2):
+        assert autoselect.fastest(bundle, tmp_path, "condensation") == ("auto", None)
+        assert [(job["engine"], job["at_most"]) for job in told] == [("portable", 1), ("openvino", 1)]
     threads.limit_threads(99)
+    autoselect.fastest(bundle, tmp_path, "condensation")
+    assert [(job["engine"], job["at_most"]) for job in told[2:]] == [("portable", 2), ("openvino", 2)]
     answers: list[dict[str, Any]] = []
     autoselect.time_engine(lambda **content: answers.append(content), **told[0])
     assert threads.threads() == 1

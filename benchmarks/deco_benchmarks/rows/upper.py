@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from deco_runtime.learning.frozen import Frozen
 from deco_runtime.learning.reports import SegmentReport
@@ -22,7 +24,8 @@ RATE, BATCH = 0.02, 64
 
 def make(setup: Setup) -> Row:
     """The pre-trained model until `finish`."""
-    return Upper(Keeping.open(setup.bundle, setup.engine, Frozen.RECIPE, setup.rng), setup)
+    recipe = replace(Keeping.RECIPE, segment=setup.recipe.segment)
+    return Upper(Keeping.open(setup.bundle, setup.engine, recipe, setup.rng), setup)
 
 
 class Keeping(Frozen):

@@ -109,14 +109,14 @@ def forward(e: Doubles, rho: Doubles, pi: Doubles, before: Doubles, goes_on: Boo
     frames that follow the one before without an interruption.
     """
     (n, states), chains = e.shape, len(rho)
-    alpha, scale = np.empty((chains, n, states)), np.empty((chains, n))
+    alpha, scale = np.empty((n, chains, states)), np.empty((n, chains, 1))
+    stay, drawn = rho[:, None], (1 - rho)[:, None] * pi
+    previous = np.broadcast_to(before, pi.shape)
     for t in range(n):
-        previous = before if t == 0 else alpha[:, t - 1]
-        prior = rho[:, None] * previous + (1 - rho)[:, None] * pi if goes_on[t] else pi
-        joint = prior * e[t]
-        scale[:, t] = joint.sum(axis=1)
-        alpha[:, t] = joint / scale[:, t, None]
-    return alpha, scale
+        joint = (stay * previous + drawn if goes_on[t] else pi) * e[t]
+        np.add.reduce(joint, axis=1, keepdims=True, out=scale[t])
+        previous = np.divide(joint, scale[t], out=alpha[t])
+    return alpha.swapaxes(0, 1), scale[..., 0].T
 
 
 def backward(
@@ -124,20 +124,17 @@ def backward(
 ) -> tuple[Doubles, Doubles, Doubles]:
     """p(c_t | all frames) (R, n, S), expected number of frames at which a scene stayed (R,), and of scenes drawn of
     each state (R, S). Arguments and α, scale as in `forward`."""
-    n = len(e)
-    posterior = np.empty_like(alpha)
-    stays, drawn = np.zeros(len(rho)), np.zeros_like(pi)
-    beta = np.ones_like(pi)  # p(frames after t | c_t), over what scales them
-    for t in range(n - 1, -1, -1):
-        posterior[:, t] = alpha[:, t] * beta
-        weight = e[t] * beta / scale[:, t, None]
-        if goes_on[t]:
-            previous = np.broadcast_to(before, pi.shape) if t == 0 else alpha[:, t - 1]
-            new = (1 - rho)[:, None] * pi * weight
-            stays += rho * (previous * weight).sum(axis=1)
-            drawn += new
-            beta = rho[:, None] * weight + new.sum(axis=1, keepdims=True)
-        else:
-            drawn += pi * weight
-            beta = np.broadcast_to((pi * weight).sum(axis=1, keepdims=True), pi.shape)
-    return posterior, stays, drawn
+    n, (chains, states) = len(e), pi.shape
+    beta, weight = np.ones((n, chains, states)), np.empty((n, chains, states))
+    stay, fresh = rho[:, None], (1 - rho)[:, None] * pi
+    scaled = e[:, None] / scale.T[..., None]
+    for t in range(n - 1, -1, -1):  # beta: p(frames after t | c_t), over what scales them
+        now = np.multiply(scaled[t], beta[t], out=weight[t])
+        if t and goes_on[t]:
+            np.add(stay * now, np.add.reduce(fresh * now, axis=1, keepdims=True), out=beta[t - 1])
+        elif t:
+            beta[t - 1] = np.add.reduce(pi * now, axis=1, keepdims=True)
+    previous = np.concatenate([np.broadcast_to(before, (1, chains, states)), alpha.swapaxes(0, 1)[:-1]])
+    stays = rho * np.einsum("tks,tks->k", previous[goes_on], weight[goes_on])
+    drawn = fresh * weight[goes_on].sum(axis=0) + pi * weight[~goes_on].sum(axis=0)
+    return alpha * beta.swapaxes(0, 1), stays, drawn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +13,8 @@ import numpy.typing as npt
 
 from deco_runtime.errors import BundleError
 from deco_runtime.learning.random_model import Parameter
+from deco_runtime.learning.regression import Statistics, add
+from deco_runtime.learning.vote import one_hot
 from deco_runtime.types import Floats, Ints
 
 
@@ -69,6 +72,15 @@ class Labelled:
     none: Represented
     size: int
     classes: int
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """A and B of the training images, in one pass over them for all learners."""
+        found, done = Statistics.zero(self.size, self.classes), 0
+        for phi, _ in self.train.parts():
+            y = self.train.labels[done : done + len(phi)]
+            found, done = add(found, phi, one_hot(y, self.classes)), done + len(phi)
+        return found
 
 
 def fitted(name: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deco_runtime.learning.vote import log_softmax
-from deco_runtime.types import Floats
+from deco_runtime.types import Bools, Floats
 
 PENALTY = 0.01
 """λ, relative to the mean of A's diagonal, so that it grows with the frames seen."""
@@ -79,7 +79,7 @@ def add(statistics: Statistics, phi: Floats, t: Floats) -> Statistics:
     z = with_constant(phi)
     weighted = z * t.sum(axis=1, keepdims=True)
     moments = z.T @ weighted
-    return Statistics(statistics.a + moments[np.triu_indices(len(moments))], statistics.b + z.T @ t)
+    return Statistics(statistics.a + moments[upper(len(moments))], statistics.b + z.T @ t)
 
 
 def solve(statistics: Statistics, penalty: float = PENALTY) -> Floats:
@@ -96,11 +96,16 @@ def solve(statistics: Statistics, penalty: float = PENALTY) -> Floats:
     return ridge(a, each * means, penalty)
 
 
+def upper(size: int) -> Bools:
+    """(size, size) bool: the upper triangle of a matrix, which it picks row by row."""
+    return ~np.tri(size, k=-1, dtype=bool)
+
+
 def square(statistics: Statistics) -> Doubles:
     """A (D + 1, D + 1) float64."""
     count = len(statistics.b)
     a: Doubles = np.zeros((count, count))
-    a[np.triu_indices(count)] = statistics.a
+    a[upper(count)] = statistics.a
     return a + a.T - np.diag(np.diag(a))
 
 

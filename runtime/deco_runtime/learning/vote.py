@@ -69,6 +69,11 @@ def softmax(logits: Floats) -> Floats:
     return p
 
 
+def one_hot(y: Ints, classes: int) -> Floats:
+    """(n, K) float32, of weight 1."""
+    return targets(y, np.ones(len(y), np.float32), classes)
+
+
 def targets(y: Ints, w: Floats, classes: int) -> Floats:
     """t = w · onehot(y), (n, K) float32: the weighted targets of the loss L = −Σ_i Σ_c t_ic log p(x_i)_c."""
     t = np.zeros((len(y), classes), np.float32)

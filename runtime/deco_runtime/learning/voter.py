@@ -15,10 +15,10 @@ from deco_runtime.learning import calibrate
 from deco_runtime.learning.arrays import Array
 from deco_runtime.learning.chain import Decoded, alike, decode, in_common
 from deco_runtime.learning.origin import Bundle, Labelled, fitted
-from deco_runtime.learning.regression import Start, Statistics, add, mixed, scores, share, solve, spread
+from deco_runtime.learning.regression import Start, Statistics, mixed, scores, share, solve, spread
 from deco_runtime.learning.unknown import SIGNS, Known, odds
-from deco_runtime.learning.vote import softmax, targets
-from deco_runtime.types import Bools, Floats, Ints
+from deco_runtime.learning.vote import softmax
+from deco_runtime.types import Bools, Floats
 
 FILE = fitted("deco+")
 
@@ -61,10 +61,7 @@ class Voter:
 
 def fit(labelled: Labelled) -> tuple[dict[str, Array], list[str]]:
     """The arrays of a `Start`, and sentences about fits that ended where their search does."""
-    statistics, done = Statistics.zero(labelled.size, labelled.classes), 0
-    for phi, _ in labelled.train.parts():
-        y = labelled.train.labels[done : done + len(phi)]
-        statistics, done = add(statistics, phi, one_hot(y, labelled.classes)), done + len(phi)
+    statistics = labelled.statistics
     w = solve(statistics)
     known, held = Known.of(statistics, w), labelled.held_out
     phi, logits = held.all(labelled.size, labelled.classes)
@@ -104,8 +101,3 @@ def start(bundle: Bundle) -> Start:
     if len(unknown) not in (0, SIGNS + 2):
         raise bundle.broken(FILE, f"none or {SIGNS + 2} weights of the signs of unknown things")
     return Start(Statistics(a, b), network, regression, both, worth, unknown if len(unknown) else None)
-
-
-def one_hot(y: Ints, classes: int) -> Floats:
-    """(n, K) float32, of weight 1."""
-    return targets(y, np.ones(len(y), np.float32), classes)
