@@ -14,7 +14,7 @@ from deco_runtime.learning.deco import Deco
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.learning.random_model import Parameter, draw_model
-from deco_runtime.learning.reports import RetrainReport, SegmentReport
+from deco_runtime.learning.reports import RetrainReport, SegmentReport, Verdict
 from deco_runtime.learning.vote import pseudo_label
 from deco_runtime.preprocess import normalise
 from deco_runtime.running.stream import Stream
@@ -126,6 +126,46 @@ def test_an_update_that_is_not_finite_is_dropped_and_counted() -> None:
     assert not it.retrain().accepted
     assert np.array_equal(it.model, before)
     assert it.dropped == 3
+
+
+def test_an_update_that_is_judged_harmful_is_dropped_and_counted() -> None:
+    """A judge is asked once, about the new model; what it raises leaves everything as it was."""
+    it = learner(Hyperparameters(retrain_epochs=2))
+    before, asked = snapshot(it), list[Floats]()
+
+    def judge(model: Floats, check: object) -> Verdict:
+        asked.append(model)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return Verdict("is no good" if len(asked) == 2 else None, {}, np.zeros(0, bool))
+
+    with pytest.raises(KeyboardInterrupt):
+        it.retrain(judge=judge)
+    for old, new in zip(before, snapshot(it), strict=True):
+        assert np.array_equal(old, new) if isinstance(old, np.ndarray) else old == new
+    report = it.retrain(judge=judge)
+    assert (report.accepted, report.verdict and report.verdict.reason) == (False, "is no good")
+    assert it.model.tobytes() == before[0].tobytes()
+    assert (it.retrains, it.dropped, it.since_retrain) == (1, 1, 0)
+    assert it.retrain(judge=judge).accepted
+    assert it.model is asked[-1]
+    assert len(asked) == 3
+    assert asked[0].tobytes() == asked[1].tobytes()  # from the same generator
+    assert (it.retrains, it.dropped) == (2, 1)
+
+
+def test_the_memory_is_evaluated_in_batches_and_answers_are_those_of_any_model() -> None:
+    """150 images are three batches, with a check before each; what they stand for is what they should say."""
+    it, checks = learner(Hyperparameters(), ipc=50), list[None]()
+    other = -it.model
+    found = it.evaluate_memory(other, it.memory, lambda: checks.append(None))
+    assert len(checks) == 3
+    expected = it.engine.predict(other, it.memory.x_syn)[0]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-6)
+    np.testing.assert_array_equal(found[1], it.memory.y_syn)
+    batches = np.split(it.memory.x_syn, [64, 128])
+    np.testing.assert_allclose(it.answers_on(lambda check: iter(batches))(other, lambda: None), expected, rtol=1e-6)
+    np.testing.assert_allclose(it.answer(other, it.observe(it.memory.x_syn)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("ipc", [1, 3])

@@ -19,16 +19,20 @@ import numpy as np
 import pytest
 from bundles import without
 from deco_runtime import learning
-from deco_runtime.engine import EXACT
+from deco_runtime.engine import EXACT, Engine
 from deco_runtime.engines.golden import INPUTS
 from deco_runtime.errors import BundleError, UsageError
 from deco_runtime.learning import registry
 from deco_runtime.learning.arrays import arrays_of
 from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.reports import SegmentReport
+from deco_runtime.learning.vote import pseudo_label
+from deco_runtime.preprocess import normalise
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.storage.state import CURRENT, SCHEMA
 from deco_runtime.storage.untrusted import read_npz
+from deco_runtime.types import Segment
 from processes import events
 
 LEARNERS = registry.learners()
@@ -99,6 +103,8 @@ class TestEveryLearner:
         it.rng.random(3)
         it.segments, it.since_retrain, it.retrains, it.dropped = 7, 2, 5, 1
         it.model = it.model + np.float32(1)
+        if it.states:
+            it.scene = np.full(it.states, 1 / it.states, np.float32)
         arrays, values = it.arrays(), json.loads(json.dumps(it.values()))
         other.restore(arrays, values)
         assert other.values() == it.values()
@@ -106,6 +112,56 @@ class TestEveryLearner:
             name: array.tobytes() for name, array in arrays.items()
         }
         assert other.rng.random() == it.rng.random()
+        assert (other.scene is None) == (it.states == 0)
+        it.interrupted()
+        other.restore(it.arrays(), it.values())
+        assert other.scene is None
+
+    @pytest.mark.parametrize("damage", ["shape", "type", "nan", "missing", "scene", "count", "generator"])
+    def test_what_is_not_of_one_like_it_is_refused_and_changes_nothing(
+        self, damage: str, kind: type[Learner], bundle: Bundle
+    ) -> None:
+        given, it = registry.started(kind, bundle), registry.started(kind, bundle)
+        arrays, values = given.arrays(), json.loads(json.dumps(given.values()))
+        model = arrays["model"]
+        if damage == "shape":
+            arrays["model"] = model[:-1]
+        elif damage == "type":
+            arrays["model"] = model.astype(np.float64)
+        elif damage == "nan":
+            arrays["model"] = np.where(np.arange(len(model)) == 3, np.float32(np.nan), model)
+        elif damage == "missing":
+            del arrays["model"]
+        elif damage == "scene":
+            arrays["scene"] = np.zeros(it.states + 1, np.float32)
+        elif damage == "count":
+            values["counts"]["retrains"] = -1
+        else:
+            values["generator"]["state"] = "elsewhere"
+        values["counts"]["segments"] = 9
+        before = it.arrays(), it.values()
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            it.restore(arrays, values)
+        assert it.values() == before[1]
+        assert all(array is before[0][name] for name, array in it.arrays().items())
+
+
+def test_the_frozen_model_answers_as_the_bundle_does_and_never_changes(engine: Engine, bundle: Bundle) -> None:
+    frozen = LEARNERS["frozen"]
+    it = frozen.open(bundle, engine, frozen.RECIPE, np.random.default_rng(0))
+    pixels, labels = bundle.labelled_pixels("demo/test.npz")
+    x = normalise(pixels[:64], bundle.preprocessing)
+    logits, _ = engine.predict(bundle.weights(), x)
+    assert it.predict(x).tobytes() == logits.tobytes()
+    model, memory, generator = it.model, it.memory, it.rng.bit_generator.state
+    for _ in range(3):
+        report = it.learn(Segment(it.observe(x), *pseudo_label(logits), labels[:64]))
+        assert replace(report, seconds=0.0) == SegmentReport()
+        assert not it.retrain_due
+    assert (it.model, it.memory, it.rng.bit_generator.state) == (model, memory, generator)
+    assert (it.segments, it.retrains, it.dropped) == (3, 0, 0)
+    assert not it.LEARNS
+    assert not it.strangeness(it.observe(x)).any()
 
 
 @pytest.mark.parametrize(("name", "lacking"), [("paper", "buffer.npz"), ("deco+", "fitted/deco+.npz")])
@@ -174,6 +230,9 @@ import numpy as np
 
 from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.reports import SegmentReport
+from deco_runtime.learning.vote import pseudo_label
+from deco_runtime.preprocess import normalise
 from deco_runtime.learning.reports import SegmentReport
 
 
