@@ -103,7 +103,7 @@ def run(
         sizes = [int(n) for n in ipc.split(",")]
     except ValueError as error:
         raise UsageError(f"expected --ipc as whole numbers such as 1,10, but found {ipc!r}") from error
-    keeping = [name for name in names if getattr(known()[name], "KEEPS_IMAGES", True)]
+    keeping = [name for name in names if known()[name].keeps_images]
     if min(sizes) < (1 if keeping else 0):
         of = f"for row {keeping[0]}, which keeps images" if keeping else "which is no images"
         raise UsageError(f"expected --ipc of at least {1 if keeping else 0}, {of}, but found {min(sizes)}; raise it")

@@ -21,12 +21,16 @@ torch = pytest.importorskip("torch")
 cv2 = pytest.importorskip("cv2")
 
 from deco_export import models, pretrain  # noqa: E402
-from deco_export.calibrate import MIXED, NETWORK, REGRESSION, WORTH  # noqa: E402
 from deco_export.export import guard_images  # noqa: E402
 from deco_export.images import Images  # noqa: E402
-from deco_runtime.engine import EXACT, REPRESENTATION, open_engine  # noqa: E402
+from deco_runtime.engine import EXACT, REPRESENTATION  # noqa: E402
+from deco_runtime.engines.registry import open_engine  # noqa: E402
 from deco_runtime.errors import BundleError, UsageError  # noqa: E402
-from deco_runtime.learning.recipe import named  # noqa: E402
+from deco_runtime.learning import registry, voter  # noqa: E402
+from deco_runtime.learning.buffer import initial  # noqa: E402
+from deco_runtime.learning.calibrate import MIXED, NETWORK, REGRESSION, WORTH  # noqa: E402
+from deco_runtime.learning.origin import fitted  # noqa: E402
+from deco_runtime.learning.registry import named  # noqa: E402
 from deco_runtime.storage.bundle import open_bundle  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -118,7 +122,7 @@ def test_an_export_ends_with_a_bundle(photos: Path, exported: tuple[Path, subpro
     assert bundle.engines == ENGINES
     assert bundle.weight_count == 4 * 27 + 4 + 2 * 4 + 3 * (4 * 8 * 8 + 1) == len(bundle.weights())
     assert bundle.features == 4 * 8 * 8
-    assert bundle.buffer().y_syn.tolist() == [0, 1, 2]
+    assert initial(bundle).y_syn.tolist() == [0, 1, 2]
     pixels, labels = bundle.labelled_pixels("guard.npz")
     brightest = pixels.mean(axis=(1, 2)).argmax(axis=1)  # B, G, R: the colours in the order of the classes
     np.testing.assert_array_equal(brightest, labels)
@@ -128,7 +132,19 @@ def test_an_export_ends_with_a_bundle(photos: Path, exported: tuple[Path, subpro
     assert bundle.made_with["largest_relative_error"] <= 1e-4
     assert bundle.made_with["mirrored"] in (True, False)
     assert bundle.recipe == named("deco+")
-    start = bundle.regression()
+    assert json.loads((out / "manifest.json").read_text("utf-8"))["recipe"] == {
+        "name": "deco+",
+        "segment": 128,
+        "retrain_interval": 1,
+    }
+    fits = {name for name in bundle.files if name.startswith("fitted/")}
+    assert {fitted("deco+"), fitted("slda")} <= fits <= {fitted(name) for name in registry.learners()}
+    engine = open_engine(bundle, "portable")
+    assert bundle.represented == engine.represent(np.zeros((1, 3, 16, 16), np.float32))[0].shape[1]
+    for kind in registry.learners().values():
+        learner = kind.open(bundle, engine, kind.RECIPE, np.random.default_rng(0))
+        assert np.isfinite(learner.predict(bundle.golden()["x"])).all()
+    start = voter.start(bundle)
     assert start.statistics.a[-1] == start.statistics.b[-1].sum() == bundle.made_with["train_images"] == 18 - 3
     everything = {hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in photos.rglob("*.png")}
     assert len(bundle.trained_on()) == 18
@@ -161,7 +177,7 @@ def test_deco_plus_needs_no_condensed_images_and_gets_none_unless_asked(photos: 
     assert "buffer.npz" not in bundle.files
     assert bundle.made_with["ipc"] == 0
     with pytest.raises(BundleError, match="with condensed images, which the paper's recipe starts from"):
-        bundle.buffer()
+        initial(bundle)
 
 
 def test_nothing_held_out_means_no_guard_images_and_is_said(photos: Path, tmp_path: Path) -> None:
@@ -172,7 +188,7 @@ def test_nothing_held_out_means_no_guard_images_and_is_said(photos: Path, tmp_pa
     assert "guard.npz" not in bundle.files
     assert bundle.guard_images == 0
     assert bundle.recipe == named("paper")
-    start = bundle.regression()  # for whoever wants deco+ all the same, by what is expected beforehand
+    start = voter.start(bundle)  # for whoever wants deco+ all the same, by what is expected beforehand
     assert start.network_temperature == pytest.approx(NETWORK)
     assert start.regression_temperature == pytest.approx(REGRESSION)
     assert (start.mixed_temperature, start.worth) == (MIXED, WORTH)

@@ -19,8 +19,8 @@ from deco_runtime.engines._sessions import SessionEngine  # noqa: E402
 from deco_runtime.errors import UsageError  # noqa: E402
 from deco_runtime.learning.buffer import CondensedBuffer  # noqa: E402
 from deco_runtime.learning.condense import gradient_distance  # noqa: E402
+from deco_runtime.learning.hyperparameters import Hyperparameters  # noqa: E402
 from deco_runtime.learning.random_model import Parameter, draw_model  # noqa: E402
-from deco_runtime.learning.recipe import Recipe  # noqa: E402
 from deco_runtime.learning.vote import targets  # noqa: E402
 from deco_runtime.preprocess import Preprocessing, normalise  # noqa: E402
 
@@ -37,7 +37,9 @@ class World:
     images: Images
     how: Preprocessing
 
-    def condense(self, ipc: int, recipe: Recipe, seed: int = 0) -> tuple[CondensedBuffer, list[tuple[int, int]]]:
+    def condense(
+        self, ipc: int, recipe: Hyperparameters, seed: int = 0
+    ) -> tuple[CondensedBuffer, list[tuple[int, int]]]:
         ticks: list[tuple[int, int]] = []
         buffer = initial_buffer(
             self.engine,
@@ -65,7 +67,7 @@ class World:
                 syn, real = buffer.y_syn == c, y == c
                 g_syn = self.gradient(model, buffer.x_syn[syn], buffer.y_syn[syn])
                 g_real = self.gradient(model, x[real], y[real])
-                found.append(gradient_distance(g_syn, g_real, [slice(None)])[0])
+                found.append(gradient_distance(g_syn, g_real)[0])
         return float(np.mean(found))
 
 
@@ -92,13 +94,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     )
 
 
-STILL = replace(Recipe(), alpha=0.0, synthetic_rate=1e-30)
+STILL = Hyperparameters(alpha=0.0, synthetic_rate=1e-30)
 """Moves no image: what comes out are the starting images."""
 
 
 def test_condensing_lowers_the_matching_distance(world: World) -> None:
     start, _ = world.condense(1, STILL)
-    condensed, _ = world.condense(1, replace(Recipe(), alpha=0.0, synthetic_rate=10.0))
+    condensed, _ = world.condense(1, Hyperparameters(alpha=0.0, synthetic_rate=10.0))
     assert np.isfinite(condensed.x_syn).all()
     assert world.distance(condensed) < 0.6 * world.distance(start)
 
@@ -117,7 +119,7 @@ def test_it_starts_from_different_real_images_of_the_class(world: World) -> None
 
 def test_every_class_is_condensed_and_the_optimizer_left_at_rest(world: World) -> None:
     start, _ = world.condense(1, STILL)
-    recipe = replace(Recipe(), alpha=0.1, synthetic_rate=1.0, iterations=1)
+    recipe = Hyperparameters(alpha=0.1, synthetic_rate=1.0, iterations=1)
     buffer, _ = world.condense(1, recipe)
     assert (np.abs(buffer.x_syn - start.x_syn).max(axis=(1, 2, 3)) > 1e-3).all()
     assert not buffer.velocity.any()

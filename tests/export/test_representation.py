@@ -11,7 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from deco_export import forward, initialisers, models, representation  # noqa: E402
-from deco_runtime.learning.regression import scores, solve  # noqa: E402
+from deco_runtime.learning import voter  # noqa: E402
+from deco_runtime.learning.origin import Labelled, Represented  # noqa: E402
+from deco_runtime.learning.regression import Statistics, scores, solve  # noqa: E402
 from torch import nn  # noqa: E402
 
 CLASSES, SIZE = 4, 32
@@ -120,8 +122,32 @@ def test_the_statistics_are_those_of_the_graphs_own_representation(most: int, mo
     for i, c in enumerate(y):
         x[i, :, 8 * c : 8 * c + 8] += 4.0
     found = representation.fit(fresh, theta, (x, y), CLASSES, False, np.random.default_rng(0))
+    nothing = Represented(lambda: iter(()), y[:0], y[:0])
+    labelled = Labelled(Represented(found.parts, y, np.arange(40)), nothing, nothing, found.size, CLASSES)
+    arrays, _ = voter.fit(labelled)
+    statistics = Statistics(arrays["a"], arrays["b"])
     z = np.c_[representation.run(found.model, "representation", x), np.ones(40)].astype(np.float64)
     a, b = z.T @ z, z.T @ np.eye(CLASSES)[y]
-    np.testing.assert_allclose(found.statistics.a, a[np.triu_indices(len(a))], atol=2e-2 * np.abs(a).max())
-    np.testing.assert_allclose(found.statistics.b, b, atol=2e-2 * np.abs(b).max())
-    assert (scores(solve(found.statistics), z[:, :-1].astype(np.float32)).argmax(axis=1) == y).all()
+    np.testing.assert_allclose(statistics.a, a[np.triu_indices(len(a))], atol=2e-2 * np.abs(a).max())
+    np.testing.assert_allclose(statistics.b, b, atol=2e-2 * np.abs(b).max())
+    assert (scores(solve(statistics), z[:, :-1].astype(np.float32)).argmax(axis=1) == y).all()
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_the_parts_are_what_the_graph_says_of_all_images_at_each_call(
+    mirrored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, MOST at a time."""
+    monkeypatch.setattr(representation, "MOST", 27)
+    _, fresh, theta = made("convnet")
+    x, y = images(40), np.arange(40) % CLASSES
+    found = representation.fit(fresh, theta, (x, y), CLASSES, mirrored, np.random.default_rng(0))
+    phi, votes = (representation.run(found.model, name, x) for name in ("representation", "votes"))
+    assert phi.shape == (40, found.size)
+    for _ in range(2):
+        parts = list(found.parts())
+        assert [len(one) for one, _ in parts] == [27, 13]
+        got_phi, got_votes = map(np.concatenate, zip(*parts, strict=True))
+        np.testing.assert_allclose(got_phi, phi, atol=2e-2 * np.abs(phi).max())  # the graph's axes are float16
+        np.testing.assert_allclose(got_votes, votes, rtol=1e-5, atol=1e-6)
+        assert got_phi.dtype == got_votes.dtype == np.float32

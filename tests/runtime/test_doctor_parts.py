@@ -19,7 +19,7 @@ from bundles import without
 from deco_runtime.doctor import board, cli, disk, graphs, pieces
 from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
 from deco_runtime.engine import EXACT, REPRESENTATION
-from deco_runtime.engines.golden import INPUTS, golden_check
+from deco_runtime.engines.golden import BLOCK, INPUTS, golden_check, relative_error
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.host.job import Report
@@ -522,6 +522,20 @@ def test_what_is_no_bundle(
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("FAIL  bundle: expected a bundle at ") for line in lines) == 1
     assert lines[-1].startswith("verdict: this board cannot run and learn as it is; mend bundle")
+
+
+@pytest.mark.parametrize("order", [np.inf, 2])
+@pytest.mark.parametrize("shape", [(), (3, 5), (BLOCK,), (2, BLOCK + 7)])
+def test_the_relative_error_is_that_of_all_elements(shape: tuple[int, ...], order: float) -> None:
+    rng = np.random.default_rng(0)
+    expected = np.asarray(rng.standard_normal(shape), np.float32)
+    found = np.asarray(expected * np.float32(1.01) + np.float32(0.1), np.float32)
+    found_64, expected_64 = found.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
+    norm, whole = np.linalg.norm(found_64 - expected_64, order), np.linalg.norm(expected_64, order)
+    assert relative_error(found, expected, order) == pytest.approx(norm / whole, rel=1e-12)
+    assert relative_error(found[None], expected, order) == np.inf
+    found[...] = np.nan
+    assert np.isnan(relative_error(found, expected, order))
 
 
 def test_verdicts() -> None:

@@ -534,8 +534,11 @@ def test_opencv_that_never_comes_back_does_not_keep_the_run(bundle_path: Path, t
             (lost,) = wait_for(tmp_path / "e", "source", action="lost")
             assert lost["stalled"] is True
             assert f"every {STALL_S:g} s" in lost["reason"]
-            time.sleep(1.5)  # now it hangs in opening
-            assert len(clients) == 2
+            limit = time.monotonic() + 60
+            while len(clients) < 2:
+                assert time.monotonic() < limit, "it does not try again"
+                time.sleep(0.02)
+            time.sleep(0.5)  # now it hangs in opening
             summary, _ = stop(process, signal.SIGINT)
         over.set()
     assert summary["frames"] > 0

@@ -73,7 +73,7 @@ class Bench:
             packages = sorted({sizes.DISTRIBUTION}.union(*self._packages.values()))
             content["versions"] = {"python": platform.python_version(), **sizes.versions(packages)}
             content["engines"] = {name: self._engine(name, scratch) for name in names}
-            learns = "iteration" if condenses else f"{self._recipe.replace('+', '_plus')}_segment"
+            learns = "iteration" if condenses else f"{self._recipe.replace('+', '_plus')}_learn"
             medians = {n: found["quantities"][learns]["median"] for n, found in content["engines"].items()}
             best = min(medians, key=medians.__getitem__)
             content |= {"best_engine": best, "unusable": unusable}

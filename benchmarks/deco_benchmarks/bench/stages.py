@@ -78,13 +78,13 @@ def condensing(work: Work, how: Effort, step: Callable[[], None]) -> tuple[dict[
 
 
 def observing(work: Work, how: Effort) -> dict[str, Quantity]:
-    """A recipe that costs next to nothing beside the network: one frame predicted, and one segment of observed frames
-    learned and the model updated."""
+    """A recipe that costs next to nothing beside the network: one frame predicted, and one segment of frames learned,
+    which were observed when they were predicted, the update included."""
     learner, name = work.learner(), work.recipe.name.replace("+", "_plus")
     _, segment = learner.step(work.segment)
     return {
         f"{name}_predict": milliseconds(repeat(lambda: learner.predict(work.frame), how.least, how.seconds)),
-        f"{name}_segment": quantity(repeat(segment, how.segments, how.seconds), "s"),
+        f"{name}_learn": quantity(repeat(segment, how.segments, how.seconds), "s"),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from deco_runtime.learning import registry
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -27,8 +28,12 @@ TITLES = {
     "state_save": "save the state",
     "segment": "learn a segment",
     "update": "update the model",
-    "deco_plus_predict": "predict one frame, deco+",
-    "deco_plus_segment": "learn a segment and update, deco+",
+    **{
+        f"{kind.NAME.replace('+', '_plus')}_{what}": f"{words}, {kind.NAME}"
+        for kind in registry.learners().values()
+        for what, words in (("predict", "predict one frame"), ("learn", "learn an observed segment and update"))
+    },
+    "deco_plus_segment": "represent a segment, learn it and update, deco+",
     "frames_per_second_idle": "frames predicted, idle",
     "frames_per_second_learning": "frames predicted while learning",
     "predict_p99_idle": "predict, 99th percentile, idle",
@@ -46,6 +51,7 @@ COLUMNS = (
     ("segment", "segment"),
     ("update", "update"),
     ("deco_plus_segment", "segment, deco+"),
+    ("deco_plus_learn", "observed segment, deco+"),
     ("frames_per_second_learning", "frames while learning"),
     ("predict_p99_idle", "p99 idle"),
     ("predict_p99_learning", "p99 learning"),
@@ -69,7 +75,8 @@ put NAME.json into that folder, and run `deco-bench boards benchmarks/boards > d
 
 Threads: the cores it ran on; load: processes that wanted to run on them in the minute before, which should be none.
 Images are random. Segment: 128 frames of one class, all iterations. Update: all epochs of opt_θ on the buffer. Segment,
-deco+: the same frames by that recipe, update included. All else is by the recipe of the row. Frames
+deco+: the same frames by that recipe, update included, as earlier versions had it, which sent them through the network
+once more; observed segment: without that. All else is by the recipe of the row. Frames
 are predicted without a pause, alone (idle) or beside a thread that learns; p99 is the 99th percentile of one
 prediction's latency. Start: from the start of the process to its first prediction, files cached. Installed: the
 packages that the device side needs. A * marks a quick run, whose segment and update are scaled from a few iterations

@@ -72,7 +72,7 @@ class Matching:
 
 
 def match_gradients(model: nn.Module, data: Matching, micro_batch: int | None = None) -> torch.Tensor:
-    """∇_{X'} D by eq:opt4 at the model's weights, as `condense.match_gradients`: four passes, (n, C, H, W).
+    """∇_{X'} D by eq:opt4 at the model's weights, as `deco.five_passes`: four passes, (n, C, H, W).
 
     micro_batch: images per pass; None takes all at once. The weights are afterwards what they were, up to rounding.
     """

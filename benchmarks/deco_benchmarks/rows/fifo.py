@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from deco_runtime.learning.condense import Condensed
-from deco_runtime.learning.deco import Deco
 from deco_runtime.types import Floats, Ints
 
 from deco_benchmarks.rows import Row, Setup
-from deco_benchmarks.rows._real import replaced
+from deco_benchmarks.rows._real import RealFrames, replaced
 
 NAME = "FIFO"
 ABOUT = "Keeps the newest real frames (Hayes et al. 2019)."
@@ -21,7 +20,7 @@ def make(setup: Setup) -> Row:
     return Row(setup.learner(Queue, setup.real_buffer()))
 
 
-class Queue(Deco):
+class Queue(RealFrames):
     """A ring: `oldest` is the place that goes next."""
 
     OWN: ClassVar[tuple[str, ...]] = ("oldest",)

@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from deco_runtime.learning.condense import TINY, Condensed
-from deco_runtime.learning.deco import Deco
 from deco_runtime.types import Floats, Ints
 from scipy.special import softmax
 
 from deco_benchmarks.rows import Row, Setup
-from deco_benchmarks.rows._real import replaced
+from deco_benchmarks.rows._real import RealFrames, replaced
 
 NAME = "GSS-Greedy"
 ABOUT = "Replaces real frames whose gradient resembles others' (Aljundi et al. 2019); gradients of the last layer."
@@ -26,7 +25,7 @@ def make(setup: Setup) -> Row:
     return Row(setup.learner(Distinct, setup.real_buffer()))
 
 
-class Distinct(Deco):
+class Distinct(RealFrames):
     """Every frame of the buffer has a score: 1 + the largest cosine of its gradient with some others when it came.
 
     A new frame of score c < 1 (its gradient opposes those compared) takes the place of frame i, drawn with probability

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from deco_runtime.learning.buffer import CondensedBuffer
 from deco_runtime.learning.condense import Condensed
-from deco_runtime.learning.deco import Deco
 from deco_runtime.types import Floats, Ints
 
 from deco_benchmarks.rows import Row, Setup
+from deco_benchmarks.rows._real import RealFrames
 
 NAME = "K-Center"
 ABOUT = "Keeps real frames that cover the feature space, by the greedy k-center rule (Sener & Savarese 2017)."
@@ -22,7 +22,7 @@ def make(setup: Setup) -> Row:
     return Row(setup.learner(Covering, setup.real_buffer()))
 
 
-class Covering(Deco):
+class Covering(RealFrames):
     """Buffer and active frames compete, in the features of the model as it is now."""
 
     def condense(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:

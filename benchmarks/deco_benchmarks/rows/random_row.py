@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from deco_runtime.learning.condense import Condensed
-from deco_runtime.learning.deco import Deco
 from deco_runtime.types import Floats, Ints
 
 from deco_benchmarks.rows import Row, Setup
-from deco_benchmarks.rows._real import replaced
+from deco_benchmarks.rows._real import RealFrames, replaced
 
 NAME = "Random"
 ABOUT = "Keeps a uniform random sample of all real frames seen (reservoir sampling, Vitter 1985)."
@@ -21,7 +20,7 @@ def make(setup: Setup) -> Row:
     return Row(setup.learner(Reservoir, setup.real_buffer()))
 
 
-class Reservoir(Deco):
+class Reservoir(RealFrames):
     """Algorithm R: the n-th frame replaces a random place of the buffer of size b with probability b/n."""
 
     OWN: ClassVar[tuple[str, ...]] = ("seen",)

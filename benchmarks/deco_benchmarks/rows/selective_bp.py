@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 from deco_runtime.learning.buffer import CondensedBuffer
 from deco_runtime.learning.condense import Condensed
-from deco_runtime.learning.deco import Deco
 from deco_runtime.types import Floats, Ints
 from scipy.special import log_softmax
 
 from deco_benchmarks.rows import Row, Setup
+from deco_benchmarks.rows._real import RealFrames
 
 NAME = "Selective-BP"
 ABOUT = "Keeps the real frames with the lowest confidence of the deployed model (Jiang et al. 2019)."
@@ -22,7 +22,7 @@ def make(setup: Setup) -> Row:
     return Row(setup.learner(LeastConfident, setup.real_buffer()))
 
 
-class LeastConfident(Deco):
+class LeastConfident(RealFrames):
     """Buffer and active frames compete; confidence is that in the stored label, under the model as it is now."""
 
     def condense(self, x: Floats, y: Ints, w: Floats, check: Callable[[], None]) -> Condensed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.special
-from deco_export.calibrate import (
+from deco_runtime.learning.calibrate import (
     IMAGES,
     KEPT,
     MIXED,
