@@ -10,16 +10,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from deco_export.data import NONE, Data  # noqa: E402
-from deco_export.fits import fit_learners  # noqa: E402
-from deco_export.images import BATCH, Images  # noqa: E402
-from deco_export.representation import Representation  # noqa: E402
-from deco_runtime.learning import registry  # noqa: E402
-from deco_runtime.learning.learner import Learner  # noqa: E402
-from deco_runtime.learning.origin import Labelled, fitted  # noqa: E402
-from deco_runtime.preprocess import Preprocessing, normalise  # noqa: E402
-from deco_runtime.storage.untrusted import read_npz  # noqa: E402
-from fake_engine import LinearEngine  # noqa: E402
+from deco_export.data import NONE, Data
+from deco_export.fits import fit_learners
+from deco_export.images import BATCH, Images
+from deco_export.representation import Representation
+from deco_runtime.learning import registry
+from deco_runtime.learning.learner import Learner
+from deco_runtime.learning.origin import Labelled, fitted
+from deco_runtime.preprocess import Preprocessing, normalise
+from deco_runtime.storage.untrusted import read_npz
+from fake_engine import LinearEngine
 
 HOW = Preprocessing(4, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 CLASSES, SIZE, WIDTH = ("ant", "bee", "cow"), 3 * 4 * 4, 5

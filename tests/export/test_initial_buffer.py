@@ -37,7 +37,9 @@ class World:
     images: Images
     how: Preprocessing
 
-    def condense(self, ipc: int, recipe: Hyperparameters, seed: int = 0) -> tuple[CondensedBuffer, list[tuple[int, int]]]:
+    def condense(
+        self, ipc: int, recipe: Hyperparameters, seed: int = 0
+    ) -> tuple[CondensedBuffer, list[tuple[int, int]]]:
         ticks: list[tuple[int, int]] = []
         buffer = initial_buffer(
             self.engine,

@@ -20,7 +20,7 @@ class RealFrames(Deco):
     def restore(self, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
         """As every learner; those of condensed images are fixed, and must be the bundle's."""
         y, before = arrays["y_syn"], self.memory
-        if y.shape != before.y_syn.shape or y.dtype != np.int64 or not ((0 <= y) & (y < self.classes)).all():
+        if y.shape != before.y_syn.shape or y.dtype != np.int64 or not ((y >= 0) & (y < self.classes)).all():
             raise ValueError("its labels are not those of a buffer of the bundle's classes")
         self.memory = replace(before, y_syn=y)
         try:
