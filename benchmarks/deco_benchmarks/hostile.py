@@ -18,6 +18,7 @@ from typing import Any
 import click
 import numpy as np
 from deco_export.images import Images
+from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.terminal import exit_with, progress_bars
 from deco_runtime.engines.registry import engines, open_engine
 from deco_runtime.errors import UsageError
@@ -58,7 +59,7 @@ STC = 500
               help="one-class: one class for ever; noise: uniformly random pixels; unknown: images of --unknown; "
               "mirrored: 40 % of the votes for class c turned into votes for class K − 1 − c.")  # fmt: skip
 @click.option("--segments", default=100, type=click.IntRange(1), help="Length of each stream.")
-@click.option("--recipe", "recipe_name", default="paper", type=click.Choice(registry.names()), help="As for deco-run.")
+@click.option("--recipe", "recipe_name", default="paper", type=RecipeName(), help="As for deco-run.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change one value of the recipe.")
 @click.option("--test", "test_images", default=10_000, type=click.IntRange(1), help="Test images at most.")
 @click.option("--engine", default="auto", type=click.Choice(["auto", *sorted(engines())]), help="Numeric engine.")

@@ -8,6 +8,8 @@ since it may change the class.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from deco_runtime.types import Ints
@@ -22,7 +24,7 @@ CONTRAST, BRIGHTNESS, COLOUR = 0.5, 0.5, 0.2
 NOISE, BLURRED = 0.1, 0.3
 """Largest standard deviation of the noise, and share of the images that are blurred."""
 FEW = 8
-"""Images blurred at a time: torch's convolution takes many times the memory of its images."""
+"""Images changed at a time, which are then held several times over, and in torch's convolution many times."""
 COVERED, LEAST, MOST = 0.5, 0.15, 0.4
 """Share of the images of which a square is covered, and its side in parts of the image's."""
 
@@ -40,22 +42,27 @@ def shifts(n: int, side: int, rng: np.random.Generator) -> Ints:
 
 def shift(x: torch.Tensor, by: Ints) -> torch.Tensor:
     """Images x (N, C, H, W), shifted by (N, 2) of `shifts`."""
+    return _in_parts(_shift, x, torch.from_numpy(by))
+
+
+def _shift(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
     most = x.shape[-1] // SHIFT
     wide = functional.pad(x, (most,) * 4, mode="reflect")
-    down, right = (torch.from_numpy(by[:, axis, None]) for axis in range(2))
     across = torch.arange(x.shape[-1])
-    rows, columns = (down + across)[:, None, :, None], (right + across)[:, None, None, :]
+    rows, columns = (by[:, :1] + across)[:, None, :, None], (by[:, 1:] + across)[:, None, None, :]
     return wide[torch.arange(len(x))[:, None, None, None], torch.arange(x.shape[1])[None, :, None, None], rows, columns]
 
 
 def mirrored(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """Images x (N, C, H, W), about half of them mirrored."""
-    return torch.where(_some(x, rng, 0.5), x.flip(-1), x)
+    return _in_parts(lambda x, some: torch.where(some, x.flip(-1), x), x, _some(x, rng, 0.5))
 
 
 def varied(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """Images x (N, C, H, W), normalised, each as another take might show it: moved, lit, blurred, noisy and covered."""
-    return covered(noisy(blurred(lit(moved(x, rng), rng), rng), rng), rng)
+    for change in (moved, lit, blurred, noisy, covered):
+        x = change(x, rng)
+    return x
 
 
 def moved(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
@@ -67,7 +74,11 @@ def moved(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     affine[:, 0, 0], affine[:, 0, 1] = np.cos(angle) * width, -np.sin(angle) * height
     affine[:, 1, 0], affine[:, 1, 1] = np.sin(angle) * width, np.cos(angle) * height
     affine[:, :, 2] = rng.uniform(-2 / SHIFT, 2 / SHIFT, (n, 2))  # torch's image is 2 wide
-    grid = functional.affine_grid(torch.from_numpy(affine).to(x.dtype), list(x.shape), align_corners=False)
+    return _in_parts(_move, x, torch.from_numpy(affine).to(x.dtype))
+
+
+def _move(x: torch.Tensor, affine: torch.Tensor) -> torch.Tensor:
+    grid = functional.affine_grid(affine, list(x.shape), align_corners=False)
     return functional.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
 
 
@@ -76,14 +87,12 @@ def lit(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     n, channels = x.shape[:2]
     contrast = _uniform(x, rng, CONTRAST, (n, 1, 1, 1)) + _uniform(x, rng, COLOUR, (n, channels, 1, 1))
     brightness = _uniform(x, rng, BRIGHTNESS, (n, 1, 1, 1)) + _uniform(x, rng, COLOUR, (n, channels, 1, 1))
-    return x * contrast.exp() + brightness
+    return _in_parts(lambda x, contrast, brightness: x * contrast + brightness, x, contrast.exp(), brightness)
 
 
 def blurred(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """Some of them once or three times with a binomial kernel of 3 × 3."""
-    some, more = _some(x, rng, BLURRED), _some(x, rng, 0.5)
-    parts = zip(*(each.split(FEW) for each in (x, some, more)), strict=True)
-    return torch.cat([_blurred(*part) for part in parts])
+    return _in_parts(_blurred, x, _some(x, rng, BLURRED), _some(x, rng, 0.5))
 
 
 def _blurred(x: torch.Tensor, some: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
@@ -95,7 +104,12 @@ def _blurred(x: torch.Tensor, some: torch.Tensor, more: torch.Tensor) -> torch.T
 def noisy(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """With noise of its own strength on each."""
     strength = _uniform(x, rng, NOISE, (len(x), 1, 1, 1)).abs()
-    return x + strength * torch.from_numpy(rng.standard_normal(tuple(x.shape), np.float32))
+    # Drawn in parts, the noise is the same as drawn at once.
+    return _in_parts(
+        lambda x, strength: x + strength * torch.from_numpy(rng.standard_normal(tuple(x.shape), np.float32)),
+        x,
+        strength,
+    )
 
 
 def covered(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
@@ -105,8 +119,21 @@ def covered(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     near = [
         np.abs(np.arange(size)[None] - rng.uniform(0, size, (n, 1))) < side[:, None] / 2 for size in (height, width)
     ]
-    square = torch.from_numpy(near[0][:, None, :, None] & near[1][:, None, None, :])
-    return torch.where(square & _some(x, rng, COVERED), torch.zeros((), dtype=x.dtype), x)
+    rows, columns = torch.from_numpy(near[0][:, None, :, None]), torch.from_numpy(near[1][:, None, None, :])
+    return _in_parts(_cover, x, rows, columns, _some(x, rng, COVERED))
+
+
+def _cover(x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, some: torch.Tensor) -> torch.Tensor:
+    return torch.where(rows & columns & some, torch.zeros((), dtype=x.dtype), x)
+
+
+def _in_parts(change: Callable[..., torch.Tensor], x: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+    """`change` of FEW images x and their parts of what is given, at a time; filled into one tensor, since a list of
+    parts would be held twice."""
+    out = torch.empty_like(x)
+    for parts in zip(*(each.split(FEW) for each in (out, x, *given)), strict=True):
+        parts[0].copy_(change(*parts[1:]))
+    return out
 
 
 def _binomial(x: torch.Tensor) -> torch.Tensor:

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import click
+from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.terminal import exit_with, progress_bars
 from deco_runtime.errors import RuntimeMissingError
 from deco_runtime.host.scratch import check_temporary
-from deco_runtime.learning import registry
 from deco_runtime.telemetry.console import say, tell
+
+from deco_export.heap import give_back_large_blocks
 
 
 @click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
@@ -64,7 +66,7 @@ from deco_runtime.telemetry.console import say, tell
 @click.option(
     "--recipe",
     default="deco+",
-    type=click.Choice(registry.names()),
+    type=RecipeName(),
     help="Of the bundle, which deco-run goes by unless told otherwise. paper pre-trains on the images as they are, all "
     "others on shifted and, where held-out images allow, mirrored ones, which takes twice as long.",
 )
@@ -90,6 +92,7 @@ def command(out: Path, **given: object) -> None:
     deco-export --data photos --out bundle.deco             one file, to copy to a device
     """
     check_temporary()
+    give_back_large_blocks()
     try:
         from deco_export.export import Options, export
     except ImportError as error:

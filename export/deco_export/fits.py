@@ -13,7 +13,7 @@ from deco_runtime.preprocess import Preprocessing
 from deco_runtime.types import Floats
 
 from deco_export.data import Data
-from deco_export.images import ImageSet, Inputs, batches
+from deco_export.images import ImageSet, Inputs, asked, batches
 from deco_export.representation import Representation
 
 
@@ -53,4 +53,4 @@ def fit_learners(
 def _represent(engine: Engine, images: ImageSet, how: Preprocessing) -> Iterator[tuple[Floats, Floats]]:
     """φ and the pre-trained model's logits of the images, batch by batch."""
     inputs = Inputs(images, how)
-    return (engine.represent(inputs[batch]) for batch in batches(len(images)))
+    return (engine.represent(inputs[batch]) for batch in batches(len(images), asked(how.size)))

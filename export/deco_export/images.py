@@ -16,6 +16,8 @@ from deco_runtime.types import Floats, Ints, Pixels
 
 BATCH = 64
 """Images in memory at a time: as many as pre-training takes in one step."""
+FEW, PIXELS = 8, BATCH * 64 * 64
+"""A model is asked of no more pixels at a time, but of FEW images however large: its layers hold many maps of each."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,21 @@ class Inputs:
         return len(self.images)
 
     def __getitem__(self, index: Ints | slice) -> Floats:
-        return normalise(self.images[index].pixels, self.how)
+        pixels = self.images[index].pixels
+        x = np.empty((len(pixels), 3, *pixels.shape[1:3]), np.float32)
+        for part in batches(len(pixels), FEW):  # held several times over on the way
+            x[part] = normalise(pixels[part], self.how)
+        return x
 
 
 def batches(n: int, size: int = BATCH) -> Iterator[slice]:
     """Slices of at most `size` that together are the whole of n."""
     return (slice(start, start + size) for start in range(0, n, size))
+
+
+def asked(side: int) -> int:
+    """How many images of this side a model is asked of at a time."""
+    return min(BATCH, max(FEW, PIXELS // side**2))
 
 
 def pictures(images: ImageSet) -> Iterator[Pixels]:

@@ -11,7 +11,7 @@ from deco_runtime.types import Ints
 from torch import nn
 
 from deco_export.augment import mirrored, shifted, varied
-from deco_export.images import BATCH, ImageSet, Inputs, batches, pictures
+from deco_export.images import BATCH, ImageSet, Inputs, asked, batches, pictures
 
 RATE = 0.02
 MOMENTUM = 0.9
@@ -54,7 +54,7 @@ def answers(model: nn.Module, images: ImageSet, how: Preprocessing, turned: bool
     """The class (n,) int64 that the model gives each image; turned: its mirror image."""
     inputs, found = Inputs(images, how), [np.zeros(0, np.int64)]
     with torch.inference_mode():
-        for batch in batches(len(images)):
+        for batch in batches(len(images), asked(how.size)):
             x = torch.from_numpy(inputs[batch])
             found.append(model(x.flip(-1) if turned else x).argmax(dim=1).numpy())
     return np.concatenate(found)
@@ -85,6 +85,11 @@ def few_scenes(images: ImageSet) -> bool:
     return len(np.unique(images.takes)) < SCENES
 
 
+def _mixes(model: nn.Module) -> bool:
+    """Whether what the model makes of an image in training depends on the others of its batch."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
 def pretrain(
     model: nn.Module,
     images: ImageSet,
@@ -98,7 +103,8 @@ def pretrain(
     """Train in place: SGD with momentum, cosine rate after a short warm-up, cross-entropy. Returns `mirrors`.
 
     augment: images are shifted at random or, where they show `few_scenes`, varied more; and mirrored, where `mirrors`
-    says so by the held-out ones.
+    says so by the held-out ones. Where they are large, a step's gradient is added up a few images at a time, unless the
+    model has batch norm.
     tick: called after each epoch with (epochs done, mean loss). Deterministic in `seed` on one machine.
     """
     mirror, changed = None, varied if few_scenes(images) else shifted
@@ -112,7 +118,7 @@ def pretrain(
         cycle_momentum=False,
         pct_start=0.1,
     )
-    inputs = Inputs(images, how)
+    inputs, at_once = Inputs(images, how), BATCH if _mixes(model) else asked(how.size)
     model.train()
     for epoch in range(epochs):
         if augment and mirror is None and epoch >= UNMIRRORED * epochs:
@@ -121,17 +127,19 @@ def pretrain(
         order, total = rng.permutation(len(images)), 0.0
         # Batches of nearly equal size: batch norm cannot train on a last one of a single image.
         for batch in np.array_split(order, steps_per_epoch):
-            x = torch.from_numpy(inputs[batch])
-            if augment:
-                x = changed(x, rng)
+            # Whoever changes a batch has it alone, and lets go of it: at 224 pixels each copy is 39 MB.
+            x = changed(torch.from_numpy(inputs[batch]), rng) if augment else torch.from_numpy(inputs[batch])
             if mirror:
                 x = mirrored(x, rng)
-            loss = nn.functional.cross_entropy(model(x), torch.from_numpy(images.labels[batch]))
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            for part in batches(len(batch), at_once):
+                labels = torch.from_numpy(images.labels[batch[part]])
+                loss = nn.functional.cross_entropy(model(x[part]), labels) * (len(labels) / len(batch))
+                loss.backward()
+                total += float(loss.detach()) * len(batch)
             optimizer.step()
             schedule.step()
-            total += float(loss.detach()) * len(batch)
+            del x, loss  # before the next ones are made
         tick(epoch + 1, total / len(images))
     model.eval()
     return mirrors(model, held, how) if mirror is None else mirror

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 from deco_export.augment import shift, shifts
 from deco_export.forward import Forward
-from deco_export.images import Inputs, batches
+from deco_export.images import Inputs, asked, batches
 
 GRID = 4
 """A layer's map is averaged to at most this many positions each way."""
@@ -93,11 +93,12 @@ def fit(
     (raw,) = _run(raw_model, ("raw",), _with_copies(x, some, copies, rng), len(some) * (1 + copies))
     projection = Projection.fit(raw, np.tile(y[some], 1 + copies), layers)
     del raw
+    side = x[:1].shape[-1]
 
     def parts() -> Iterator[tuple[Floats, Floats]]:
         for part in batches(len(x), MOST):
             index = np.arange(len(x))[part]
-            given = (x[index[batch]] for batch in batches(len(index), BATCH))
+            given = (x[index[batch]] for batch in _batches(len(index), side))
             raw, logits = _run(raw_model, ("raw", "votes"), given, len(index))
             raw -= projection.mean
             yield (raw @ projection.axes).astype(np.float32), logits
@@ -106,13 +107,19 @@ def fit(
 
 
 def _with_copies(x: Floats | Inputs, some: Ints, copies: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """Some of the images, BATCH at a time, and as often again as `copies` says shifted at random."""
-    for batch in batches(len(some), BATCH):
+    """Some of the images, a few at a time, and as often again as `copies` says shifted at random."""
+    side = x[:1].shape[-1]
+    for batch in _batches(len(some), side):
         yield x[some[batch]]
     for _ in range(copies):
-        by = shifts(len(some), x[:1].shape[-1], rng)
-        for batch in batches(len(some), BATCH):
+        by = shifts(len(some), side, rng)
+        for batch in _batches(len(some), side):
             yield shift(torch.from_numpy(x[some[batch]]), by[batch]).numpy()
+
+
+def _batches(n: int, side: int) -> Iterator[slice]:
+    """Slices of at most BATCH images of this side, together the whole of n."""
+    return batches(n, min(BATCH, asked(side)))
 
 
 def raw_graph(f: Forward, theta: Floats, mirrored: bool) -> tuple[onnx.ModelProto, tuple[int, ...]]:
@@ -190,7 +197,7 @@ def _projected(raw: onnx.ModelProto, projection: Projection, classes: int) -> on
 
 def run(model: onnx.ModelProto, output: str, x: Floats) -> Floats:
     """One output (n, …) of a graph whose only input is x, over images x (n, C, H, W), 1 or more."""
-    (found,) = _run(model, (output,), (x[batch] for batch in batches(len(x), BATCH)), len(x))
+    (found,) = _run(model, (output,), (x[batch] for batch in _batches(len(x), x.shape[-1])), len(x))
     return found
 
 

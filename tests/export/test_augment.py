@@ -36,6 +36,14 @@ def test_any_side(side: int) -> None:
     assert augment.varied(pictures(3, side), np.random.default_rng(0)).shape == (3, 3, side, side)
 
 
+@pytest.mark.parametrize("change", [*CHANGES, augment.shifted, augment.mirrored])
+def test_in_parts_it_is_the_same_as_at_once(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = pictures(3 * augment.FEW + 1, side=40)
+    in_parts = change(x, np.random.default_rng(0))
+    monkeypatch.setattr(augment, "FEW", len(x))
+    assert torch.equal(in_parts, change(x, np.random.default_rng(0)))
+
+
 def test_moved_by_nothing_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TURN", "SCALE", "STRETCH"):
         monkeypatch.setattr(augment, name, 0.0)

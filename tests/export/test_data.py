@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 cv2 = pytest.importorskip("cv2")
 
 from deco_export.data import Data, hold_out, load, pick  # noqa: E402
-from deco_export.images import BATCH, Images, ImageSet, StoredImages, pictures  # noqa: E402
+from deco_export.images import BATCH, FEW, Images, ImageSet, Inputs, StoredImages, asked, pictures  # noqa: E402
 from deco_runtime.errors import DataError  # noqa: E402
-from deco_runtime.preprocess import resize  # noqa: E402
+from deco_runtime.preprocess import Preprocessing, normalise, resize  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
@@ -169,6 +169,19 @@ def test_images_in_a_file_are_those_that_were_written() -> None:
         assert np.array_equal(found.pixels, pixels[index])
         assert np.array_equal(found.labels, labels[index])
         assert np.array_equal(found.takes, there[index] // 2)
+
+
+def test_inputs_are_normalised_a_few_at_a_time() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (2 * FEW + 3, 4, 4, 3), np.uint8)
+    how = Preprocessing(4, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    inputs = Inputs(Images(pixels, np.zeros(len(pixels), np.int64)), how)
+    assert np.array_equal(inputs[:], normalise(pixels, how))
+    assert np.array_equal(inputs[np.array([9, 2])], normalise(pixels[[9, 2]], how))
+    assert inputs[:0].shape == (0, 3, 4, 4)
+
+
+def test_a_model_is_asked_of_fewer_images_where_they_are_large() -> None:
+    assert [asked(side) for side in (8, 32, 64, 128, 224, 1024)] == [BATCH, BATCH, BATCH, 16, FEW, FEW]
 
 
 def test_a_file_that_was_cut_short_is_no_black_image() -> None:

@@ -150,3 +150,23 @@ def test_epochs_are_more_for_few_images_and_twice_as_many_with_augmentation() ->
     assert [default_epochs(5000, augment) for augment in (False, True)] == [EPOCHS, 2 * EPOCHS]
     assert [default_epochs(64, augment) for augment in (False, True)] == [600, 1200]
     assert default_epochs(65, False) == 300
+
+
+@pytest.mark.parametrize("norm", [nn.Identity, nn.BatchNorm2d])
+def test_a_gradient_added_up_of_parts_is_the_whole_one(norm: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch norm knows its whole batch, so a model that has it is trained on no parts."""
+    images, held = blocks(75, 0, True), blocks(40, 1, True)
+    how, weights, losses = pretrain.statistics(images, 16), [], [list[float](), list[float]()]
+    for at_once, told in zip((pretrain.BATCH, 7), losses, strict=True):
+        monkeypatch.setattr(pretrain, "asked", lambda side, at_once=at_once: at_once)
+        torch.manual_seed(0)
+        layers = (nn.Conv2d(3, 4, 3), norm(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 14 * 14, CLASSES))
+        model, seen = nn.Sequential(*layers), []
+        layers[0].register_forward_pre_hook(
+            lambda layer, given, seen=seen: seen.append(len(given[0])) if layer.training else None
+        )
+        pretrain.pretrain(model, images, how, 2, 0, lambda _, loss, told=told: told.append(loss), held, True)
+        assert max(seen) == (38 if norm is nn.BatchNorm2d else min(38, at_once))
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-3, atol=1e-4)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from deco_runtime.errors import BundleError
+from deco_runtime.learning import registry
+from deco_runtime.learning.buffer import initial
+from deco_runtime.learning.recipe import override
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.storage.bundle_files import MANIFEST, sha256
 from deco_runtime.storage.manifest import FILES, write_manifest
@@ -71,9 +75,10 @@ def npz(**arrays: Any) -> bytes:
 
 def read_everything(bundle: Bundle) -> None:
     bundle.weights()
-    bundle.buffer()
     bundle.labelled_pixels("guard.npz")
-    bundle.regression()
+    bundle.guard_takes()
+    for kind in registry.learners().values():
+        registry.started(kind, bundle)
     bundle.trained_on()
     bundle.golden()
 
@@ -87,7 +92,7 @@ def test_an_exported_bundle_opens(bundle_path: Path) -> None:
     assert set(FILES) <= set(bundle.files)
     assert "portable" in bundle.engines
     assert len(bundle.weights()) == bundle.weight_count == sum(p.size for p in bundle.parameters)
-    buffer = bundle.buffer()
+    buffer = initial(bundle)
     assert buffer.ipc == 2
     assert buffer.x_syn.shape == (20, 3, 16, 16)
     assert np.bincount(buffer.y_syn).tolist() == [2] * 10
@@ -95,8 +100,14 @@ def test_an_exported_bundle_opens(bundle_path: Path) -> None:
     pixels, labels = bundle.labelled_pixels("guard.npz")
     assert pixels.dtype == np.uint8
     assert len(pixels) == len(labels) == bundle.guard_images > 0
-    assert bundle.golden()["logits"].shape == (2, 10)
-    assert set(bundle.demo_labels()) <= set(range(10))
+    assert len(bundle.guard_takes()) == bundle.guard_images
+    golden = bundle.golden()
+    assert golden["logits"].shape == (2, 10)
+    assert golden["features"].shape == (2, bundle.features)
+    assert golden["representation"].shape == (2, bundle.represented)
+    assert set(bundle.array("demo/labels.npy", None, np.int64, (None,))) <= set(range(10))
+    for name in ("deco+", "slda"):
+        assert f"fitted/{name}.npz" in bundle.files
 
 
 def test_a_bundle_need_not_have_guard_images(copy: Path) -> None:
@@ -116,10 +127,45 @@ def test_what_is_written_is_read(copy: Path) -> None:
     old = open_bundle(copy)
     classes = ("Äpfel", "caf\udce9", *old.classes[2:])  # a class folder's name need not be text
     made_with = {"seed": 1}
-    write_manifest(copy, classes, old.preprocessing, old.parameters, old.features, old.engines, old.recipe, made_with)
+    write_manifest(
+        copy,
+        classes,
+        old.preprocessing,
+        old.parameters,
+        old.features,
+        old.represented + 1,
+        old.engines,
+        old.recipe,
+        made_with,
+    )
     new = open_bundle(copy)
-    assert new == replace(old, hash=new.hash, classes=classes, made_with=made_with)
+    changed = {"classes": classes, "represented": old.represented + 1, "made_with": made_with}
+    assert new == replace(old, hash=new.hash, **changed)
     assert new.hash != old.hash
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_recipe_is_written_with_the_values_of_its_own_learner_alone(name: str, copy: Path) -> None:
+    recipe = override(registry.named(name), ["segment=48"])
+    change(copy, recipe=recipe.to_json())
+    assert open_bundle(copy).recipe == recipe
+    assert read_manifest(copy)["recipe"].keys() == {field.name for field in fields(recipe)}
+    assert ("alpha" in read_manifest(copy)["recipe"]) is (name == "paper")
+    others = {key for kind in registry.names() for key in registry.named(kind).to_json()} - recipe.to_json().keys()
+    for key in others:
+        change(copy, recipe={**recipe.to_json(), key: 1})
+        with pytest.raises(BundleError, match=f"expected recipe values by name and type, but found {key} = 1"):
+            open_bundle(copy)
+
+
+@pytest.mark.parametrize("name", ["", "decoplus", None, 7])
+def test_a_recipe_of_no_learner_here(name: Any, copy: Path) -> None:
+    """As of another package's learner that is not installed."""
+    change(copy, recipe={**read_manifest(copy)["recipe"], "name": name})
+    with pytest.raises(
+        BundleError, match=r"expected .*manifest.json to describe a bundle, but: expected --recipe to be"
+    ):
+        open_bundle(copy)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +199,7 @@ def test_a_name_that_no_bundle_can_have(name: str) -> None:
         *(b"", b"{", b"hello", b"\xff\xfe", b"[]", b"null", b"3", b'"schema"', b"{}"),
         b'{"schema": ' + b"9" * 5000 + b"}",
         b'{"schema": 1, "schema": 1}',
-        b'{"schema": 2, "x": ' + b"[" * 995 + b"]" * 995 + b"}",
+        b'{"schema": 3, "x": ' + b"[" * 995 + b"]" * 995 + b"}",
         b"[" * 100_000,
     ],
     ids=lambda text: repr(text[:20]),
@@ -164,16 +210,16 @@ def test_a_manifest_that_is_none(copy: Path, text: bytes) -> None:
         open_bundle(copy)
 
 
-@pytest.mark.parametrize("schema", [0, 1, 99, 1.5, "1", None, [1], {"a": 1}])
+@pytest.mark.parametrize("schema", [0, 1, 2, 99, 1.5, "3", None, [3], {"a": 1}])
 def test_another_schema(copy: Path, schema: Any) -> None:
     change(copy, schema=schema)
-    with pytest.raises(BundleError, match=r"^expected a bundle of schema 2, but .* is of schema .*; use the deco-edge"):
+    with pytest.raises(BundleError, match=r"^expected a bundle of schema 3, but .* is of schema .*; use the deco-edge"):
         open_bundle(copy)
 
 
 def test_a_newer_schema_may_look_quite_different(copy: Path) -> None:
-    write_json(copy, {"schema": 3})
-    with pytest.raises(BundleError, match="is of schema 3"):
+    write_json(copy, {"schema": 4})
+    with pytest.raises(BundleError, match="is of schema 4"):
         open_bundle(copy)
 
 
@@ -299,6 +345,14 @@ def test_wrong_preprocessing(copy: Path, values: dict[str, Any]) -> None:
         open_bundle(copy)
 
 
+@pytest.mark.parametrize("size", [0, -1, 256.0, "256", True, None, [256], 2**31])
+@pytest.mark.parametrize("name", ["features", "represented"])
+def test_wrong_lengths(name: str, size: Any, copy: Path) -> None:
+    change(copy, **{name: size})
+    with pytest.raises(BundleError, match=f"malformed .*size {re.escape(repr(size))}"):
+        open_bundle(copy)
+
+
 @pytest.mark.parametrize("recipe", [{"segment": 0}, {"segment": 1.5}, {"alpha": 10**400}, {"unknown": 1}, [], None])
 def test_a_wrong_recipe(copy: Path, recipe: Any) -> None:
     change(copy, recipe=recipe)
@@ -306,7 +360,11 @@ def test_a_wrong_recipe(copy: Path, recipe: Any) -> None:
         open_bundle(copy)
 
 
-def regression(size: int, **other: Any) -> bytes:
+SIZE = 257
+"""D + 1 of the small bundle: the representation and the constant."""
+
+
+def regression(size: int = SIZE, **other: Any) -> bytes:
     """Statistics of so many values, one of them the constant, but for these arrays."""
     arrays = {"a": np.zeros(size * (size + 1) // 2, np.float32), "b": np.zeros((size, 10), np.float32)}
     kinds = ("network", "regression", "mixed")
@@ -355,29 +413,42 @@ WRONG_FILES = {
         "other size": npz(pixels=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4), takes=np.arange(4)),
         "float pixels": npz(pixels=np.zeros((4, 16, 16, 3), np.float32), labels=np.arange(4)),
         "fewer labels": npz(pixels=np.zeros((4, 16, 16, 3), np.uint8), labels=np.arange(3)),
+        "without takes": npz(pixels=np.zeros((4, 16, 16, 3), np.uint8), labels=np.arange(4)),
+        "fewer takes": npz(pixels=np.zeros((4, 16, 16, 3), np.uint8), labels=np.arange(4), takes=np.arange(3)),
         "nothing": npz(pixels=np.zeros((0, 16, 16, 3), np.uint8), labels=np.arange(0)),
         "labels out of range": npz(pixels=np.zeros((1, 16, 16, 3), np.uint8), labels=np.array([10])),
         "labels negative": npz(pixels=np.zeros((1, 16, 16, 3), np.uint8), labels=np.array([-1])),
     },
-    "regression.npz": {
+    "fitted/deco+.npz": {
         "one array": npy(np.zeros(3, np.float32)),
         "without sums": npz(network_temperature=np.float32(1), worth=np.float32(1)),
-        "without temperatures": npz(a=np.zeros(6, np.float32), b=np.zeros((3, 10), np.float32)),
+        "without temperatures": npz(a=np.zeros(SIZE * (SIZE + 1) // 2, np.float32), b=np.zeros((SIZE, 10), np.float32)),
         "without a value": regression(0),
         "a constant alone": regression(1),
-        "a square": regression(3, a=np.zeros((3, 3), np.float32)),
-        "of another size": regression(3, a=np.zeros(7, np.float32)),
-        "float64": regression(3, a=np.zeros(6)),
-        "fewer classes": regression(3, b=np.zeros((3, 9), np.float32)),
-        "not a number": regression(3, b=np.full((3, 10), np.nan, np.float32)),
-        "a network at temperature 0": regression(3, network_temperature=np.float32(0)),
-        "a regression below 0": regression(3, regression_temperature=np.float32(-1)),
-        "both at 0": regression(3, mixed_temperature=np.float32(0)),
-        "infinite temperature": regression(3, network_temperature=np.float32(np.inf)),
-        "temperature of each class": regression(3, network_temperature=np.ones(10, np.float32)),
-        "worth more than all": regression(3, worth=np.float32(1.5)),
-        "too few weights of the signs": regression(3, unknown=np.zeros(3, np.float32)),
-        "worth less than nothing": regression(3, worth=np.float32(-0.1)),
+        "of a smaller representation": regression(SIZE - 1),
+        "of a larger representation": regression(SIZE + 1),
+        "a square": regression(a=np.zeros((SIZE, SIZE), np.float32)),
+        "of another size": regression(a=np.zeros(SIZE * (SIZE + 1) // 2 + 1, np.float32)),
+        "float64": regression(a=np.zeros(SIZE * (SIZE + 1) // 2)),
+        "fewer classes": regression(b=np.zeros((SIZE, 9), np.float32)),
+        "not a number": regression(b=np.full((SIZE, 10), np.nan, np.float32)),
+        "a network at temperature 0": regression(network_temperature=np.float32(0)),
+        "a regression below 0": regression(regression_temperature=np.float32(-1)),
+        "both at 0": regression(mixed_temperature=np.float32(0)),
+        "infinite temperature": regression(network_temperature=np.float32(np.inf)),
+        "temperature of each class": regression(network_temperature=np.ones(10, np.float32)),
+        "worth more than all": regression(worth=np.float32(1.5)),
+        "too few weights of the signs": regression(unknown=np.zeros(3, np.float32)),
+        "worth less than nothing": regression(worth=np.float32(-0.1)),
+    },
+    "fitted/slda.npz": {
+        "empty": b"",
+        "without a temperature": npz(a=np.float32(1)),
+        "at temperature 0": npz(temperature=np.float32(0)),
+        "below 0": npz(temperature=np.float32(-1)),
+        "not a number": npz(temperature=np.float32(np.nan)),
+        "float64": npz(temperature=np.float64(1)),
+        "of each class": npz(temperature=np.ones(10, np.float32)),
     },
     "golden.npz": {
         "empty": b"",
@@ -424,9 +495,10 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 FITS = {
-    "classes": ("buffer.npz", "guard.npz", "regression.npz"),
+    "classes": ("buffer.npz", "guard.npz", "fitted/deco+.npz"),
     "preprocessing": ("buffer.npz", "guard.npz"),
     "parameters": ("weights.npy",),
+    "represented": ("fitted/deco+.npz",),
 }
 """Files that no longer fit what the manifest says when this part of it has changed."""
 

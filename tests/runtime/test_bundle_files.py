@@ -16,9 +16,12 @@ import numpy as np
 import pytest
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import BundleError
+from deco_runtime.learning import voter
+from deco_runtime.learning.buffer import initial
+from deco_runtime.learning.learner import COUNTS
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.storage.bundle_files import pack
-from deco_runtime.storage.state import COUNTS, load
+from deco_runtime.storage.state import LearnedState, load
 from fake_engine import fresh
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -49,9 +52,10 @@ def test_it_is_the_same_bundle(packed: Path, bundle_path: Path) -> None:
     assert whole.hash == folder.hash
     assert whole.files == folder.files
     assert whole.weights().tobytes() == folder.weights().tobytes()
-    assert whole.buffer().x_syn.tobytes() == folder.buffer().x_syn.tobytes()
+    assert initial(whole).x_syn.tobytes() == initial(folder).x_syn.tobytes()
+    assert voter.start(whole).statistics.a.tobytes() == voter.start(folder).statistics.a.tobytes()
     assert whole.trained_on() == folder.trained_on()
-    for read in (Bundle.golden, lambda bundle: {"": bundle.demo_labels()}):
+    for read in (Bundle.golden, lambda bundle: {"": bundle.array("demo/labels.npy", None, np.int64, (None,))}):
         a, b = read(whole), read(folder)
         assert {name: array.tobytes() for name, array in a.items()} == {name: x.tobytes() for name, x in b.items()}
     x = np.random.default_rng(0).random((3, *folder.image_shape), np.float32)
@@ -75,7 +79,7 @@ def test_a_device_learns_from_it_what_it_learns_from_the_directory(
     """And goes on from the same state, and unpacks nothing that stays."""
     (tmp_path / "tmp").mkdir()
     environment = {**os.environ, "PYTHONPATH": str(Path(deco_runtime.__file__).parents[1])}
-    states = {}
+    states: dict[str, LearnedState] = {}
     for name, turns in {"folder": [(bundle_path, 3)], "both": [(packed, 1), (bundle_path, 1), (packed, 1)]}.items():
         for bundle, segments in turns:
             done = subprocess.run(
@@ -93,9 +97,14 @@ def test_a_device_learns_from_it_what_it_learns_from_the_directory(
             )
             assert done.returncode == 0, done.stderr
             assert json.loads(done.stdout)["frozen"] > 0.5
-        states[name], _ = load(tmp_path / name, opened := open_bundle(packed), fresh(opened))
-    assert states["both"].model.tobytes() == states["folder"].model.tobytes()
-    assert states["both"].counts == states["folder"].counts == dict(zip(COUNTS, (3, 0, 3, 0), strict=True))
+        found, _ = load(tmp_path / name, opened := open_bundle(packed), fresh(opened))
+        assert found is not None
+        states[name] = found
+    both, folder = ({name: a.tobytes() for name, a in states[way].arrays.items()} for way in ("both", "folder"))
+    assert both == folder
+    assert both["model"] != open_bundle(packed).weights().tobytes()
+    assert states["both"].values == states["folder"].values
+    assert states["both"].values["counts"] == dict(zip(COUNTS, (3, 0, 3, 0), strict=True))
     assert not list((tmp_path / "tmp").rglob("*.avi"))  # of the stream, which OpenCV can read from files only
     assert os.listdir(packed.parent) == [packed.name]
 

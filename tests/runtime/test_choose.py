@@ -11,9 +11,11 @@ import pytest
 from deco_runtime.engines import autoselect
 from deco_runtime.engines.autoselect import FILE, fastest
 from deco_runtime.engines.registry import by_preference
+from deco_runtime.learning import registry
+from deco_runtime.learning.deco import Deco
 from deco_runtime.storage.bundle import open_bundle
 
-METHOD = "condensation"
+GRAPH = Deco.GRAPH
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +29,12 @@ def timed(bundle_path: Path, usable: list[str], tmp_path_factory: pytest.TempPat
     if len(usable) < 2:
         pytest.skip(f"only {usable[0]} runs here, so there is nothing to choose")
     directory = tmp_path_factory.mktemp("timed") / "state"
-    name, words = fastest(open_bundle(bundle_path), directory, METHOD)
+    name, words = fastest(open_bundle(bundle_path), directory, GRAPH)
     seconds = json.loads((directory / FILE).read_text("utf-8"))["seconds"]
     assert sorted(seconds) == sorted(usable)
     assert seconds[name] == min(s for s in seconds.values() if s is not None) > 0
     assert words is not None
-    assert words.startswith(f"--engine auto takes {name}; a weight gradient of 16 images takes ")
+    assert words.startswith(f"--engine auto takes {name}; the weight gradient of 16 images takes ")
     return directory
 
 
@@ -48,7 +50,7 @@ def test_one_engine_needs_no_timing(
     monkeypatch.setattr(
         autoselect, "by_preference", lambda bundle, precision: {usable[0]: None, "other": "not installed"}
     )
-    assert fastest(open_bundle(bundle_path), tmp_path, METHOD) == ("auto", None)
+    assert fastest(open_bundle(bundle_path), tmp_path, GRAPH) == ("auto", None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -60,18 +62,25 @@ def test_times_are_kept(bundle_path: Path, timed: Path, monkeypatch: pytest.Monk
     other = timed.with_name("other")
     other.mkdir()
     (other / FILE).write_text(json.dumps(kept), "utf-8")
-    name, words = fastest(open_bundle(bundle_path), other, METHOD)
+    name, words = fastest(open_bundle(bundle_path), other, GRAPH)
     assert name == slowest
     assert f"{slowest} 1.5e+03 ms" in words
     assert words.count(" fails") == len(kept["seconds"]) - 1
 
 
-def test_each_method_is_timed_by_what_it_needs_most(bundle_path: Path, timed: Path, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text((timed / FILE).read_text("utf-8"), "utf-8")  # of the other method
-    name, words = fastest(open_bundle(bundle_path), tmp_path, "regression")
+@pytest.mark.parametrize("graph", sorted({kind.GRAPH for kind in registry.learners().values()} - {GRAPH}))
+def test_each_learner_is_timed_by_the_graph_that_it_needs_most(
+    graph: str, bundle_path: Path, timed: Path, tmp_path: Path
+) -> None:
+    before = json.loads((timed / FILE).read_text("utf-8"))
+    (tmp_path / FILE).write_text(json.dumps(before), "utf-8")  # of another graph
+    name, words = fastest(open_bundle(bundle_path), tmp_path, graph)
     assert words is not None
-    assert words.startswith(f"--engine auto takes {name}; the representation of 16 images takes ")
-    assert json.loads((tmp_path / FILE).read_text("utf-8"))["machine"]["method"] == "regression"
+    assert words.startswith(f"--engine auto takes {name}; the {graph} of 16 images takes ")
+    again = json.loads((tmp_path / FILE).read_text("utf-8"))
+    assert again["machine"] == {**before["machine"], "graph": graph}
+    assert again["seconds"] != before["seconds"]
+    assert before["machine"]["graph"] == GRAPH == "weight_gradient"
 
 
 @pytest.mark.parametrize(
@@ -92,8 +101,8 @@ def test_what_does_not_fit_is_timed_again(
 ) -> None:
     good = (timed / FILE).read_text("utf-8")
     (tmp_path / FILE).write_text(change(json.loads(good)), "utf-8")
-    monkeypatch.setattr(autoselect, "_seconds", lambda path, name, method: 2.0)  # the real one ran for `timed`
-    fastest(open_bundle(bundle_path), tmp_path, METHOD)
+    monkeypatch.setattr(autoselect, "_seconds", lambda path, name, graph: 2.0)  # the real one ran for `timed`
+    fastest(open_bundle(bundle_path), tmp_path, GRAPH)
     again = json.loads((tmp_path / FILE).read_text("utf-8"))
     assert again["machine"] == json.loads(good)["machine"]
     assert set(again["seconds"].values()) == {2.0}
@@ -103,15 +112,15 @@ def test_engines_that_all_hang_leave_the_choice_to_preference(
     bundle_path: Path, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(autoselect, "LIMIT_S", 0.01)
-    assert fastest(open_bundle(bundle_path), tmp_path, METHOD) == ("auto", None)
+    assert fastest(open_bundle(bundle_path), tmp_path, GRAPH) == ("auto", None)
 
 
 def test_a_place_that_cannot_be_written_does_not_matter(
     bundle_path: Path, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autoselect, "_seconds", lambda path, name, method: 2.0)
+    monkeypatch.setattr(autoselect, "_seconds", lambda path, name, graph: 2.0)
     (tmp_path / "file").touch()
-    assert fastest(open_bundle(bundle_path), tmp_path / "file" / "state", METHOD)[1] is not None
+    assert fastest(open_bundle(bundle_path), tmp_path / "file" / "state", GRAPH)[1] is not None
 
 
 def test_deco_run_takes_it_and_says_so(bundle_path: Path, timed: Path) -> None:

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 from bundles import without
 from deco_runtime.engines.registry import engines
-from deco_runtime.learning.recipe import named
+from deco_runtime.learning import registry
+from deco_runtime.learning.buffer import initial
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.storage.state import CURRENT, LearnedState, save
 from deco_runtime.storage.state import load as load_like
@@ -111,8 +112,8 @@ PLUS = ("--demo", "--recipe", "deco+")
 
 def test_values_that_only_the_other_recipe_has(bundle_path: Path, state: Path) -> None:
     words = (
-        "expected --set KEY=VALUE with KEY one of segment, retrain_interval, but found 'alpha=0'; "
-        "the recipe paper has more"
+        "expected --set KEY=VALUE with KEY one of segment, retrain_interval for --recipe deco+, but found 'alpha=0'; "
+        "correct it"
     )
     refused(2, words, "--bundle", bundle_path, "--state", state, *PLUS, "--set", "alpha=0")
 
@@ -125,10 +126,10 @@ def test_precision_of_a_recipe_without_gradients(bundle_path: Path, state: Path)
     refused(2, words, "--bundle", bundle_path, "--state", state, *PLUS, *bf16)
 
 
-@pytest.mark.parametrize("lacks", ["graphs/representation.onnx", "regression.npz"])
+@pytest.mark.parametrize("lacks", ["graphs/representation.onnx", "fitted/deco+.npz"])
 def test_a_bundle_made_before_deco_plus(lacks: str, copy: Path, state: Path) -> None:
     without(copy, lacks)
-    words = "expected a bundle with the graph representation and regression.npz for --recipe deco+, but"
+    words = "expected a bundle with the graph representation and fitted/deco+.npz for --recipe deco+, but"
     refused(4, words, "--bundle", copy, "--state", state, *PLUS)
     done = deco_run("--bundle", copy, "--state", state, "--demo", *FEW)
     assert done.returncode == 0, done.stderr
@@ -136,10 +137,11 @@ def test_a_bundle_made_before_deco_plus(lacks: str, copy: Path, state: Path) -> 
 
 def test_the_bundles_recipe_holds_unless_another_is_asked_for(copy: Path, state: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
-    manifest["recipe"] = named("deco+").to_json()
+    manifest["recipe"] = registry.named("deco+").to_json()
     (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     usual = ["--bundle", copy, "--demo", "--max-segments", "1"]
-    refused(2, "the recipe paper has more", *usual, "--state", state, "--set", "iterations=1")
+    words = "KEY one of segment, retrain_interval for --recipe deco+, but found 'iterations=1'; correct it"
+    refused(2, words, *usual, "--state", state, "--set", "iterations=1")
     paper = deco_run(*usual, "--state", state, "--recipe", "paper", "--set", "iterations=1")
     assert paper.returncode == 0, paper.stderr
     assert json.loads(paper.stdout)["retrains"] == 0
@@ -190,7 +192,7 @@ def test_help_teaches() -> None:
         (["--bundle", "B", "--demo", "--threads", "9999"], "'--threads': 9999 is not in the range 1<=x<="),
         (["--bundle", "B", "--demo", "--memory-limit", "0"], "'--memory-limit': 0 is not in the range x>=1"),
         (["--bundle", "B", "--demo", "--max-temperature", "hot"], "'hot' is not a valid integer range"),
-        (["--bundle", "B", "--demo", "--recipe", "papers"], "'papers' is not one of 'deco+', 'paper'"),
+        (["--bundle", "B", "--demo", "--recipe", "papers"], "'papers' is not one of 'deco+', 'paper', 'slda'"),
     ],
 )
 def test_wrong_options(arguments: list[str], words: str) -> None:
@@ -200,7 +202,7 @@ def test_wrong_options(arguments: list[str], words: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("segmnt=1", "expected --set KEY=VALUE with KEY one of segment, vote"),
+        ("segmnt=1", "expected --set KEY=VALUE with KEY one of segment, retrain_interval, vote"),
         ("alpha=-1", "expected recipe value alpha to be a finite number of"),
     ],
 )
@@ -236,8 +238,8 @@ def test_an_altered_bundle(copy: Path, state: Path) -> None:
 
 def test_a_newer_bundle(copy: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
-    (copy / "manifest.json").write_text(json.dumps({**manifest, "schema": 3}), "utf-8")
-    refused(4, "is of schema 3; use the deco-edge version", "--bundle", copy, "--demo")
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "schema": 4}), "utf-8")
+    refused(4, "is of schema 4; use the deco-edge version", "--bundle", copy, "--demo")
 
 
 @pytest.mark.skipif(util.find_spec("onnxruntime.training") is not None, reason="needs the inference build")
@@ -340,6 +342,32 @@ def test_state_of_another_bundle(bundle_path: Path, state: Path) -> None:
     assert (state / CURRENT).read_bytes() == before
 
 
+def test_state_of_the_version_before(bundle_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of schema 5: refused in one sentence and left alone, and predicting without learning does not need it."""
+    with monkeypatch.context() as patch:
+        patch.setattr("deco_runtime.storage.state.SCHEMA", 5)
+        learned(bundle_path, state)
+    before = (state / CURRENT).read_bytes()
+    words = (
+        f"expected learned state of schema 6, but {state / CURRENT} is of schema 5; "
+        "use the deco-edge version that wrote it, or another --state"
+    )
+    usual = ("--bundle", bundle_path, "--state", state, "--demo")
+    for recipe in ("paper", "deco+", "slda"):
+        refused(7, words, *usual, "--recipe", recipe)
+    done = deco_run(*usual, "--no-learn", "--max-segments", "1")
+    assert done.returncode == 0, done.stderr
+    assert os.listdir(state) == [CURRENT]
+    assert (state / CURRENT).read_bytes() == before
+
+
+def test_the_model_that_never_learns_is_no_recipe(bundle_path: Path, state: Path) -> None:
+    """It is what --no-learn runs, whose recipe the state is not of."""
+    words = "'frozen' is not one of 'deco+', 'paper', 'slda'"
+    refused(2, words, "--bundle", bundle_path, "--state", state, "--demo", "--recipe", "frozen")
+    assert not state.exists()
+
+
 def test_damaged_state(bundle_path: Path, state: Path) -> None:
     learned(bundle_path, state)
     (state / CURRENT).write_bytes((state / CURRENT).read_bytes()[:-7])
@@ -438,6 +466,6 @@ def test_steps_that_are_not_finite_are_dropped_and_counted(bundle_path: Path, st
     bundle = open_bundle(bundle_path)
     loaded, _ = load(state, bundle)
     assert loaded is not None
-    assert loaded.model.tobytes() == bundle.weights().tobytes()
-    assert loaded.memory.x_syn.tobytes() == bundle.buffer().x_syn.tobytes()
-    assert not loaded.memory.velocity.any()
+    assert loaded.arrays["model"].tobytes() == bundle.weights().tobytes()
+    assert loaded.arrays["x_syn"].tobytes() == initial(bundle).x_syn.tobytes()
+    assert not loaded.arrays["velocity"].any()

@@ -1,29 +1,31 @@
-"""Section 4.3 and 4.4 against literal float64 transcriptions of the paper's formulas and numerical derivatives."""
+"""Section 4.3 and 4.4, and what can stand in for it, against literal float64 transcriptions of the formulas and
+numerical derivatives."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 from deco_runtime.learning.buffer import CondensedBuffer
-from deco_runtime.learning.condense import (
-    Condensation,
-    condense,
-    contrastive_loss,
-    draw_negative_classes,
-    gradient_distance,
-    match_features,
-    match_gradients,
-)
-from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.condense import Condensed, contrastive_loss, draw_negative_classes, gradient_distance
+from deco_runtime.learning.deco import Deco, five_passes
+from deco_runtime.learning.hyperparameters import Hyperparameters
+from deco_runtime.learning.random_model import Parameter
+from deco_runtime.learning.variants import chosen, exact, layerwise, match_features, per_class
 from fake_engine import LinearEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CLASSES, SHAPE = 4, (3, 4, 4)
 WEIGHTS = CLASSES * 48
+PARAMETERS = (
+    Parameter("first", (1, 48), 0, "normal", 0.0, 0.1),
+    Parameter("others", (CLASSES - 1, 48), 48, "normal", 0.0, 0.1),
+)
+LAYERS = [slice(0, 48), slice(48, WEIGHTS)]
 
 
 def numerical_gradient(f, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
@@ -56,12 +58,15 @@ def cosine_distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class TestDistance:
-    @given(st.integers(0, 2**32 - 1), st.sampled_from([[slice(None)], [slice(0, 5), slice(9, 20)]]))
-    @settings(max_examples=20)
-    def test_value_and_derivative(self, seed: int, parts: list[slice]) -> None:
+    @given(st.integers(0, 2**32 - 1), st.sampled_from([None, [slice(None)], [slice(0, 5), slice(9, 20)]]))
+    @settings(max_examples=30)
+    def test_value_and_derivative(self, seed: int, layers: list[slice] | None) -> None:
+        """Over the whole gradient, and layer by layer."""
         rng = np.random.default_rng(seed)
         a, b = rng.standard_normal(20), rng.standard_normal(20)
-        distance, derivative = gradient_distance(a.astype(np.float32), b.astype(np.float32), parts)
+        distance_of = gradient_distance if layers is None else partial(layerwise, layers)
+        distance, derivative = distance_of(a.astype(np.float32), b.astype(np.float32))
+        parts = layers or [slice(None)]
 
         def literal(v: np.ndarray) -> float:
             return sum(cosine_distance(v[p], b[p]) for p in parts)
@@ -71,15 +76,16 @@ class TestDistance:
 
     def test_equal_gradients_are_at_distance_zero_and_opposite_ones_at_two(self) -> None:
         a = np.arange(1, 7, dtype=np.float32)
-        assert gradient_distance(a, 3 * a, [slice(None)])[0] == pytest.approx(0, abs=1e-6)
-        assert gradient_distance(a, -a, [slice(None)])[0] == pytest.approx(2, abs=1e-6)
+        assert gradient_distance(a, 3 * a)[0] == pytest.approx(0, abs=1e-6)
+        assert gradient_distance(a, -a)[0] == pytest.approx(2, abs=1e-6)
 
     def test_vanishing_gradients_give_numbers(self) -> None:
         zero, a = np.zeros(6, np.float32), np.ones(6, np.float32)
         for pair in ((zero, a), (a, zero), (zero, zero)):
-            distance, derivative = gradient_distance(*pair, [slice(None)])
-            assert np.isfinite(distance)
-            assert np.isfinite(derivative).all()
+            for distance_of in (gradient_distance, partial(layerwise, [slice(0, 2), slice(2, 6)])):
+                distance, derivative = distance_of(*pair)
+                assert np.isfinite(distance)
+                assert np.isfinite(derivative).all()
 
 
 class TestFivePasses:
@@ -103,13 +109,95 @@ class TestFivePasses:
         def literal(x: np.ndarray) -> float:
             return cosine_distance(softmax_gradient(x, t_syn), g_real)
 
-        distance, gradient = match_gradients(engine, theta, x_syn, t_syn, x_real, t_real, 0.01, [slice(None)])
+        distance, gradient = five_passes(engine, theta, x_syn, t_syn, x_real, t_real, 0.01)
         expected = numerical_gradient(literal, x_syn.astype(np.float64))
         assert distance == pytest.approx(literal(x_syn.astype(np.float64)), abs=1e-5)
         np.testing.assert_allclose(gradient, expected, atol=1e-3 * np.abs(expected).max())
-        same, exact = match_gradients(engine, theta, x_syn, t_syn, x_real, t_real, 0.01, [slice(None)], exact=True)
+        same, derivative = exact(gradient_distance, engine, theta, x_syn, t_syn, x_real, t_real)
         assert same == distance
-        np.testing.assert_allclose(exact, expected, atol=1e-5 * np.abs(expected).max())
+        np.testing.assert_allclose(derivative, expected, atol=1e-5 * np.abs(expected).max())
+
+    def test_they_are_five_passes_of_the_engine(self) -> None:
+        """Two gradients of the weights, of the synthetic and of the real images, and two of the images at θ̃±."""
+        engine, theta, buffer, x, y, w = stage()
+        asked: list[tuple[str, int, float]] = []
+
+        class Asked(LinearEngine):
+            def weight_gradient(self, at, x, t):
+                asked.append(("weights", len(x), float(np.linalg.norm(at - theta))))
+                return super().weight_gradient(at, x, t)
+
+            def input_gradient(self, at, x, t):
+                asked.append(("images", len(x), float(np.linalg.norm(at - theta))))
+                return super().input_gradient(at, x, t)
+
+        one_hot = np.eye(CLASSES, dtype=np.float32)
+        data = buffer.x_syn, one_hot[buffer.y_syn], x, w[:, None] * one_hot[y]
+        given = five_passes(Asked(CLASSES), theta, *data, 0.01)
+        assert [each[:2] for each in asked] == [("weights", 8), ("weights", 7), ("images", 8), ("images", 8)]
+        assert [each[2] for each in asked[:2]] == [0, 0]
+        np.testing.assert_allclose([each[2] for each in asked[2:]], 0.01, rtol=1e-3)  # ‖ε∇D‖ = epsilon, both ways
+        again = five_passes(engine, theta, *data, epsilon=0.01, distance_of=gradient_distance)
+        assert given[0] == again[0]
+        np.testing.assert_array_equal(given[1], again[1])
+
+
+class TestVariants:
+    """What the recipe may put in place of the five passes over all active classes and the whole gradient."""
+
+    def data(self):
+        engine, theta, buffer, x, y, w = stage()
+        one_hot, active = np.eye(CLASSES, dtype=np.float32), np.isin(buffer.y_syn, y)
+        return engine, theta, buffer.x_syn[active], one_hot[buffer.y_syn[active]], x, w[:, None] * one_hot[y]
+
+    def test_per_class_is_the_sum_over_the_classes_each_matched_on_its_own(self) -> None:
+        engine, theta, x_syn, t_syn, x_real, t_real = self.data()
+        match = partial(five_passes, epsilon=0.02)
+        distance, gradient = per_class(match, engine, theta, x_syn, t_syn, x_real, t_real)
+        total = 0.0
+        for c in (1, 3):
+            syn, real = t_syn[:, c] > 0, t_real[:, c] > 0
+            d, g = match(engine, theta, x_syn[syn], t_syn[syn], x_real[real], t_real[real])
+            total += d
+            np.testing.assert_array_equal(gradient[syn], g)
+        assert distance == total
+        assert not np.array_equal(gradient, match(engine, theta, x_syn, t_syn, x_real, t_real)[1])
+
+    @pytest.mark.parametrize("gradient", ["finite-difference", "exact"])
+    @pytest.mark.parametrize("scope", ["joint", "per-class"])
+    @pytest.mark.parametrize("distance", ["cosine", "layerwise"])
+    def test_what_a_recipe_chooses(self, distance: str, scope: str, gradient: str) -> None:
+        """The true derivative, which a linear softmax has everywhere, of D written out."""
+        engine, theta, x_syn, t_syn, x_real, t_real = self.data()
+        recipe = Hyperparameters(distance=distance, scope=scope, gradient=gradient)
+        found, derivative = chosen(recipe, PARAMETERS, five_passes)(engine, theta, x_syn, t_syn, x_real, t_real)
+        weights, parts = (
+            theta.astype(np.float64).reshape(CLASSES, -1),
+            LAYERS if distance == "layerwise" else [slice(None)],
+        )
+
+        def weight_gradient(x: np.ndarray, t: np.ndarray) -> np.ndarray:
+            flat = x.reshape(len(x), -1)
+            p = scipy.special.softmax(flat @ weights.T, axis=1)
+            return ((p * t.sum(1, keepdims=True) - t).T @ flat).ravel()
+
+        def literal(x: np.ndarray) -> float:
+            total = 0.0
+            for classes in ([1], [3]) if scope == "per-class" else ([1, 3],):
+                syn, real = (t[:, classes].any(axis=1) for t in (t_syn, t_real))
+                g_syn = weight_gradient(x[syn], t_syn[syn].astype(np.float64))
+                g_real = weight_gradient(x_real[real].astype(np.float64), t_real[real].astype(np.float64))
+                total += sum(cosine_distance(g_syn[part], g_real[part]) for part in parts)
+            return total
+
+        expected = numerical_gradient(literal, x_syn.astype(np.float64))
+        assert found == pytest.approx(literal(x_syn.astype(np.float64)), abs=1e-5)
+        precise = 1e-5 if gradient == "exact" else 1e-3
+        np.testing.assert_allclose(derivative, expected, atol=precise * np.abs(expected).max())
+
+    def test_distribution_matching_takes_no_part_of_the_others(self) -> None:
+        recipe = Hyperparameters(matching="distribution", gradient="exact", scope="per-class", distance="layerwise")
+        assert chosen(recipe, PARAMETERS, five_passes) is match_features
 
 
 class TestDistributionMatching:
@@ -139,20 +227,12 @@ class TestDistributionMatching:
     def test_condensing_moves_the_images_towards_the_mean_of_their_class(self) -> None:
         rng = np.random.default_rng(0)
         buffer = CondensedBuffer.start(rng.standard_normal((4, *SHAPE)).astype(np.float32), np.array([0, 0, 1, 1]))
-        x_real, recipe = np.full((5, *SHAPE), 2, np.float32), Recipe(matching="distribution", alpha=0, iterations=60)
-        work = Condensation(
-            LinearEngine(CLASSES),
-            np.zeros(WEIGHTS, np.float32),
-            buffer,
-            x_real,
-            np.zeros(5, np.int64),
-            np.ones(5, np.float32),
-            CLASSES,
-            replace(recipe, synthetic_rate=0.1),
-            [],
-            rng,
-        )
-        done = condense(work, lambda: np.zeros(WEIGHTS, np.float32))
+        recipe = Hyperparameters(matching="distribution", alpha=0, iterations=60, synthetic_rate=0.1)
+        nothing = (Parameter("all", (CLASSES, 48), 0, "constant", 0.0, 0.0),)
+        x_real, y, w = np.full((5, *SHAPE), 2, np.float32), np.zeros(5, np.int64), np.ones(5, np.float32)
+        theta = np.zeros(WEIGHTS, np.float32)
+        it = Deco(LinearEngine(CLASSES), nothing, theta, buffer, CLASSES, recipe, rng)
+        done = it.condense(x_real, y, w, lambda: None)
         np.testing.assert_allclose(done.buffer.x_syn[:2].mean(axis=0), 2, atol=1e-3)
         np.testing.assert_array_equal(done.buffer.x_syn[2:], buffer.x_syn[2:])
         assert done.distances[-1] < 1e-3 * done.distances[0]
@@ -216,25 +296,21 @@ def draw(rng: np.random.Generator) -> np.ndarray:
     return 0.1 * rng.standard_normal(WEIGHTS, np.float32)
 
 
-def run(recipe: Recipe, engine=None, check=lambda: None, seed: int = 0, data_seed: int = 0):
+def run(recipe: Hyperparameters, engine=None, check=lambda: None, seed: int = 0, data_seed: int = 0):
     own, theta, buffer, x, y, w = stage(data_seed)
+    return buffer, condensed(engine or own, theta, buffer, x, y, w, recipe, check, seed)
+
+
+def condensed(engine, theta, buffer, x, y, w, recipe: Hyperparameters, check=lambda: None, seed: int = 0) -> Condensed:
     rng = np.random.default_rng(seed)
-    layers = [slice(0, 48), slice(48, WEIGHTS)]
-    work = Condensation(engine or own, theta, buffer, x, y, w, CLASSES, recipe, layers, rng)
-    return buffer, condense(work, lambda: draw(rng), check)
-
-
-def condensed(engine, theta, buffer, x, y, w, recipe: Recipe, check=lambda: None):
-    rng = np.random.default_rng(0)
-    work = Condensation(engine, theta, buffer, x, y, w, CLASSES, recipe, [slice(None)], rng)
-    return condense(work, lambda: draw(rng), check)
+    return Deco(engine, PARAMETERS, theta, buffer, CLASSES, recipe, rng).condense(x, y, w, check)
 
 
 class TestCondense:
     @pytest.mark.parametrize("scope", ["joint", "per-class"])
     @pytest.mark.parametrize("distance", ["cosine", "layerwise"])
     def test_only_active_images_move(self, scope: str, distance: str) -> None:
-        before, done = run(Recipe(iterations=3, scope=scope, distance=distance, synthetic_rate=1))
+        before, done = run(Hyperparameters(iterations=3, scope=scope, distance=distance, synthetic_rate=1))
         moved = (done.buffer.x_syn != before.x_syn).reshape(len(before.y_syn), -1).any(axis=1)
         assert moved.tolist() == np.isin(before.y_syn, [1, 3]).tolist()
         assert not done.buffer.velocity[~moved].any()
@@ -244,21 +320,14 @@ class TestCondense:
     def test_one_iteration_is_the_papers_update(self) -> None:
         """x ← x − rate·(∇D + α∇L_cont), both terms taken from the functions tested above."""
         engine, theta, buffer, x, y, w = stage()
-        recipe = Recipe(iterations=1, synthetic_rate=2.0)
+        recipe = Hyperparameters(iterations=1, synthetic_rate=2.0)
         _, done = run(recipe)
         rng = np.random.default_rng(0)
         active = np.flatnonzero(np.isin(buffer.y_syn, y))
         one_hot = np.eye(CLASSES, dtype=np.float32)
-        _, d = match_gradients(
-            engine,
-            draw(rng),
-            buffer.x_syn[active],
-            one_hot[buffer.y_syn[active]],
-            x,
-            w[:, None] * one_hot[y],
-            recipe.epsilon,
-            [slice(None)],
-        )
+        theta_random = draw(rng)
+        x_syn, t_syn = buffer.x_syn[active], one_hot[buffer.y_syn[active]]
+        _, d = five_passes(engine, theta_random, x_syn, t_syn, x, w[:, None] * one_hot[y], recipe.epsilon)
         negative = draw_negative_classes(buffer.y_syn[active], CLASSES, rng)
         z = engine.predict(theta, buffer.x_syn)[1]
         _, d_z = contrastive_loss(z, buffer.y_syn, active, negative, recipe.temperature)
@@ -269,7 +338,7 @@ class TestCondense:
     def test_momentum_goes_on_from_the_last_segment(self) -> None:
         engine, theta, buffer, x, y, w = stage()
         pushed = CondensedBuffer(buffer.x_syn, buffer.y_syn, np.ones_like(buffer.x_syn))
-        recipe = Recipe(iterations=1, synthetic_rate=1.0)
+        recipe = Hyperparameters(iterations=1, synthetic_rate=1.0)
         results = [condensed(engine, theta, b, x, y, w, recipe) for b in (buffer, pushed)]
         active = np.isin(buffer.y_syn, y)
         difference = results[0].buffer.x_syn - results[1].buffer.x_syn
@@ -277,17 +346,17 @@ class TestCondense:
         assert not difference[~active].any()
 
     def test_same_generator_same_result(self) -> None:
-        recipe = Recipe(iterations=3)
+        recipe = Hyperparameters(iterations=3)
         first, second, other = run(recipe)[1], run(recipe)[1], run(recipe, seed=1)[1]
         assert np.array_equal(first.buffer.x_syn, second.buffer.x_syn)
         assert not np.array_equal(first.buffer.x_syn, other.buffer.x_syn)
 
     def test_without_alpha_there_is_no_contrastive_term(self) -> None:
-        assert run(Recipe(iterations=2, alpha=0))[1].contrastive == []
+        assert run(Hyperparameters(iterations=2, alpha=0))[1].contrastive == []
 
     def test_the_weights_of_the_real_data_matter(self) -> None:
         engine, theta, buffer, x, y, w = stage()
-        recipe = Recipe(iterations=1, alpha=0)
+        recipe = Hyperparameters(iterations=1, alpha=0)
         results = [condensed(engine, theta, buffer, x, y, v, recipe) for v in (w, np.ones_like(w))]
         assert not np.array_equal(results[0].buffer.x_syn, results[1].buffer.x_syn)
 
@@ -300,10 +369,10 @@ class TestCondense:
                 gradient = super().input_gradient(theta, x, t)
                 return gradient * np.nan if self.calls in (3, 4) else gradient  # the second of three iterations
 
-        _, done = run(Recipe(iterations=3), Poisoned(CLASSES))
+        _, done = run(Hyperparameters(iterations=3), Poisoned(CLASSES))
         assert done.dropped == 1
         assert np.isfinite(done.buffer.x_syn).all()
-        _, untouched = run(Recipe(iterations=3))
+        _, untouched = run(Hyperparameters(iterations=3))
         assert not np.array_equal(done.buffer.x_syn, untouched.buffer.x_syn)
 
     def test_stopping_half_way_changes_nothing(self) -> None:
@@ -316,5 +385,5 @@ class TestCondense:
                 raise stop
 
         with pytest.raises(KeyboardInterrupt):
-            condensed(engine, theta, buffer, x, y, w, Recipe(), check)
+            condensed(engine, theta, buffer, x, y, w, Hyperparameters(), check)
         assert np.array_equal(buffer.x_syn, before)

@@ -19,11 +19,13 @@ from bundles import without
 from deco_runtime.doctor import board, cli, disk, graphs, pieces
 from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
 from deco_runtime.engine import EXACT, REPRESENTATION
-from deco_runtime.engines.golden import INPUTS, golden_check
+from deco_runtime.engines.golden import BLOCK, INPUTS, golden_check, relative_error
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.host.job import Report
-from deco_runtime.learning.recipe import named
+from deco_runtime.learning import registry, voter
+from deco_runtime.learning.arrays import arrays_of
+from deco_runtime.learning.buffer import initial
 from deco_runtime.storage.bundle import Bundle, open_bundle
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
@@ -70,6 +72,10 @@ def levels(found: list[Finding]) -> dict[str, str]:
     return {f.check.removeprefix("graph ").removesuffix(" on portable"): f.level for f in found}
 
 
+def bytes_of(memory: Any) -> int:
+    return sum(array.nbytes for array in arrays_of(memory).values())
+
+
 # --- graphs against golden values
 
 
@@ -86,8 +92,8 @@ def test_graphs_that_disagree_are_named(copy: Path) -> None:
 def test_a_bundle_of_an_earlier_version(copy: Path) -> None:
     """Without the later graphs and their values, as v0.1 exported it; and with the graphs but not the values."""
     with_golden(copy, v=None, input_gradient_tangent=None, representation=None, votes=None)
-    for method in ("condensation", "regression", None):
-        assert golden_check(open_bundle(copy), open_engine(open_bundle(copy), "portable"), method) is None
+    for graph in sorted({kind.GRAPH for kind in registry.learners().values()}):
+        assert golden_check(open_bundle(copy), open_engine(open_bundle(copy), "portable"), graph) is None
     found = list(graphs.findings(copy, OTHERS))
     expected = {**dict.fromkeys(GRAPHS[:-2], "OK"), **dict.fromkeys(GRAPHS[-2:], "WARN")}
     assert levels(found) == {"bundle": "OK", **expected}
@@ -107,12 +113,34 @@ def test_a_bundle_of_an_earlier_version(copy: Path) -> None:
 def test_a_bundle_without_condensed_images(copy: Path) -> None:
     without(copy, "buffer.npz")
     manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
-    manifest["recipe"] = named("deco+").to_json()
+    manifest["recipe"] = registry.named("deco+").to_json()
     (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     found = list(graphs.findings(copy, OTHERS))
     assert {f.level for f in found} == {"OK"}
     assert found[1].sentence == "without condensed images, which only --recipe paper needs"
-    assert found[0].figures["state_bytes"] == 2 * open_bundle(copy).regression().statistics.nbytes
+    statistics = voter.start(open_bundle(copy)).statistics
+    weights = 4 * (len(statistics.b) + 1) * 10  # those of the regression, and its shares
+    assert found[0].figures["state_bytes"] == weights + 2 * bytes_of(statistics)
+
+
+def test_a_bundle_whose_own_recipe_cannot_start(copy: Path) -> None:
+    """Every file is as exported, and deco-run would refuse it all the same."""
+    (found,) = list(graphs.findings(with_arrays(copy, "fitted/deco+.npz", b=None), OTHERS))[:1]
+    assert found.level == "OK"  # the bundle's recipe is the paper's, which does not need that
+    bundle = open_bundle(copy)
+    assert found.figures["state_bytes"] == bundle.weights().nbytes + 2 * bytes_of(initial(bundle))
+    manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
+    manifest["recipe"] = registry.named("deco+").to_json()
+    (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    (found,) = graphs.findings(copy, OTHERS)
+    assert (found.level, found.check) == ("FAIL", "bundle")
+    assert found.sentence.startswith(f"expected {copy / 'fitted' / 'deco+.npz'} to hold an array b, but it does not")
+    manifest["recipe"] = registry.named("paper").to_json()
+    (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    without(copy, "buffer.npz")
+    (found,) = graphs.findings(copy, OTHERS)
+    assert (found.level, found.check) == ("FAIL", "bundle")
+    assert found.sentence.startswith("expected a bundle with condensed images, which the paper's recipe starts from")
 
 
 def test_a_bundle_without_guard_images(copy: Path) -> None:
@@ -235,9 +263,9 @@ def test_a_gradient_may_cross_a_kink(bundle_path: Path) -> None:
     bundle = open_bundle(bundle_path)
     for share, right in ((0.0, True), (0.01, True), (1.0, False), (float("nan"), False)):
         engine: Any = Bent(bundle, share)
-        complaint = golden_check(bundle, engine, "condensation")
+        complaint = golden_check(bundle, engine, "weight_gradient")
         assert (complaint is None) is right, (share, complaint)
-        assert golden_check(bundle, engine, None) is None
+        assert golden_check(bundle, engine, "predict") is None
     assert complaint is not None
     assert complaint.startswith(f"expected the graph weight_gradient of {bundle_path} to give its golden values")
     assert "with --engine bent it" in complaint
@@ -247,7 +275,7 @@ def test_a_representation_may_not(bundle_path: Path) -> None:
     bundle = open_bundle(bundle_path)
     for share, right in ((0.0, True), (0.01, False), (float("nan"), False)):
         engine: Any = Bent(bundle, share)
-        complaint = golden_check(bundle, engine, "regression")
+        complaint = golden_check(bundle, engine, "representation")
         assert (complaint is None) is right, (share, complaint)
     assert complaint is not None
     assert complaint.startswith(f"expected the graph representation of {bundle_path} to give its golden values")
@@ -257,8 +285,8 @@ def test_a_representation_may_not(bundle_path: Path) -> None:
 def test_a_graph_of_deco_plus_that_is_wrong_is_met_by_deco_plus(of: str, copy: Path) -> None:
     bundle = open_bundle(with_golden(copy, **{of: golden(copy, of) * np.float32(1.01)}))
     engine = open_engine(bundle, "portable")
-    assert golden_check(bundle, engine, "condensation") is None
-    complaint = golden_check(bundle, engine, "regression")
+    assert golden_check(bundle, engine, "weight_gradient") is None
+    complaint = golden_check(bundle, engine, "representation")
     assert complaint is not None
     assert "the graph representation of" in complaint
     assert "is off by 9.9e-03 of the largest" in complaint
@@ -266,18 +294,27 @@ def test_a_graph_of_deco_plus_that_is_wrong_is_met_by_deco_plus(of: str, copy: P
 
 def test_statistics_of_another_representation_are_met(copy: Path) -> None:
     """Of one value fewer: the graph would run, and its φ fit nothing."""
-    was = open_bundle(copy).regression().statistics
+    was = voter.start(open_bundle(copy)).statistics
     size = len(was.b) - 1
-    bundle = open_bundle(with_arrays(copy, "regression.npz", b=was.b[:-1], a=was.a[: size * (size + 1) // 2]))
+    bundle = open_bundle(with_arrays(copy, "fitted/deco+.npz", b=was.b[:-1], a=was.a[: size * (size + 1) // 2]))
+    for name in ("deco+", "slda"):
+        words = rf"deco\+.npz to hold b of float32 and shape \({size + 1}, 10\), but it does not; export the bundle"
+        with pytest.raises(BundleError, match=words):
+            registry.started(registry.learner(name), bundle)
+    manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
+    manifest["represented"] = size - 1  # which is what they are of, now that the graph is of another
+    (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    bundle = open_bundle(copy)
+    assert len(voter.start(bundle).statistics.b) == size
     with pytest.raises(BundleError, match=r"golden.npz to hold representation of float32 and shape .* export the"):
-        golden_check(bundle, open_engine(bundle, "portable"), "regression")
+        golden_check(bundle, open_engine(bundle, "portable"), "representation")
 
 
 def test_predictions_may_not(copy: Path) -> None:
     logits = golden(copy, "logits")
     logits.flat[np.argmin(abs(logits))] += 2e-3 * abs(logits).max()
     bundle = open_bundle(with_golden(copy, logits=logits))
-    complaint = golden_check(bundle, open_engine(bundle, "portable"), None)
+    complaint = golden_check(bundle, open_engine(bundle, "portable"), "predict")
     assert complaint is not None
     assert "the graph predict of" in complaint
 
@@ -289,7 +326,7 @@ def test_an_engine_that_raises_is_a_sentence(bundle_path: Path) -> None:
 
     bundle = open_bundle(bundle_path)
     engine: Any = Broken(bundle, 0)
-    complaint = golden_check(bundle, engine, "condensation")
+    complaint = golden_check(bundle, engine, "weight_gradient")
     assert complaint is not None
     assert "it fails with: no kernel; see deco-doctor --bundle" in complaint
     assert "\n" not in complaint
@@ -300,10 +337,10 @@ def test_malformed_golden_values(x: Any, copy: Path) -> None:
     bundle = open_bundle(with_golden(copy, x=x))
     engine = open_engine(bundle, "portable")
     with pytest.raises(BundleError, match=r"to hold x of float32 and shape .* export the bundle again"):
-        golden_check(bundle, engine, "condensation")
+        golden_check(bundle, engine, "weight_gradient")
     (copy / "golden.npz").write_bytes(b"no archive")
     with pytest.raises(BundleError, match="to hold a numpy archive"):
-        golden_check(bundle, engine, "condensation")
+        golden_check(bundle, engine, "weight_gradient")
 
 
 @pytest.mark.parametrize(
@@ -312,6 +349,8 @@ def test_malformed_golden_values(x: Any, copy: Path) -> None:
         ("weight_gradient", [], 4),
         ("weight_gradient", ["--no-learn"], 0),
         ("representation", ["--recipe", "deco+"], 4),
+        ("representation", ["--recipe", "slda"], 4),
+        ("representation", [], 0),
         ("representation", ["--recipe", "deco+", "--no-learn"], 0),
     ],
 )
@@ -483,6 +522,20 @@ def test_what_is_no_bundle(
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("FAIL  bundle: expected a bundle at ") for line in lines) == 1
     assert lines[-1].startswith("verdict: this board cannot run and learn as it is; mend bundle")
+
+
+@pytest.mark.parametrize("order", [np.inf, 2])
+@pytest.mark.parametrize("shape", [(), (3, 5), (BLOCK,), (2, BLOCK + 7)])
+def test_the_relative_error_is_that_of_all_elements(shape: tuple[int, ...], order: float) -> None:
+    rng = np.random.default_rng(0)
+    expected = np.asarray(rng.standard_normal(shape), np.float32)
+    found = np.asarray(expected * np.float32(1.01) + np.float32(0.1), np.float32)
+    found_64, expected_64 = found.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
+    norm, whole = np.linalg.norm(found_64 - expected_64, order), np.linalg.norm(expected_64, order)
+    assert relative_error(found, expected, order) == pytest.approx(norm / whole, rel=1e-12)
+    assert relative_error(found[None], expected, order) == np.inf
+    found[...] = np.nan
+    assert np.isnan(relative_error(found, expected, order))
 
 
 def test_verdicts() -> None:

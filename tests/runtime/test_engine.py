@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,11 +19,13 @@ import numpy as np
 import pytest
 from deco_runtime.engine import EXACT, PRECISIONS, REPRESENTATION, Engine
 from deco_runtime.engines.packages import runtime_packages
-from deco_runtime.engines.registry import check_recipe, engines, open_engine
+from deco_runtime.engines.registry import engines, open_engine
 from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError
 from deco_runtime.host.threads import threads
+from deco_runtime.learning import registry
+from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.learning.random_model import draw_model
-from deco_runtime.learning.recipe import Recipe, named
+from deco_runtime.learning.recipe import Recipe
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.types import Floats
 
@@ -160,7 +163,7 @@ def test_arrays_are_float32_of_the_right_shapes(engine: Engine, bundle: Bundle) 
         "input_gradient": (3, *bundle.image_shape),
         "feature_gradient": (3, *bundle.image_shape),
         EXACT: (3, *bundle.image_shape),
-        REPRESENTATION: (3, len(bundle.regression().statistics.b) - 1),
+        REPRESENTATION: (3, bundle.represented),
         "votes": (3, 10),
     }
     assert all(value.dtype == np.float32 for name, value in found.items() if name != "loss")
@@ -214,37 +217,47 @@ def test_a_graph_that_is_none(bundle_path: Path, tmp_path: Path, name: str, runt
     assert "\n" not in str(caught.value)
 
 
+def check_recipe(bundle: Bundle, engine: Engine, recipe: Recipe) -> None:
+    """As deco-run does it before it learns by this recipe."""
+    registry.learner(recipe.name).check_engine(bundle, engine, recipe)
+
+
 def test_an_older_bundle_lacks_the_graph_of_the_exact_gradient(bundle: Bundle) -> None:
     engine = open_engine(bundle)
-    check_recipe(bundle, engine, Recipe(gradient="exact"))
+    check_recipe(bundle, engine, Hyperparameters(gradient="exact"))
     older = replace(bundle, files={name: digest for name, digest in bundle.files.items() if EXACT not in name})
-    check_recipe(older, engine, Recipe())
-    check_recipe(older, engine, Recipe(gradient="exact", matching="distribution"))
+    check_recipe(older, engine, Hyperparameters())
+    check_recipe(older, engine, Hyperparameters(gradient="exact", matching="distribution"))
     with pytest.raises(BundleError, match=r"expected a bundle with the graph .* for gradient=exact, but .* export it"):
-        check_recipe(older, engine, Recipe(gradient="exact"))
+        check_recipe(older, engine, Hyperparameters(gradient="exact"))
 
 
-@pytest.mark.parametrize("lacks", ["graphs/representation.onnx", "regression.npz"])
-def test_a_bundle_made_before_deco_plus(lacks: str, bundle: Bundle) -> None:
+@pytest.mark.parametrize("name", ["deco+", "slda"])
+@pytest.mark.parametrize("lacks", ["graphs/representation.onnx", "fitted/deco+.npz"])
+def test_a_bundle_made_before_deco_plus(lacks: str, name: str, bundle: Bundle) -> None:
     engine = open_engine(bundle)
-    check_recipe(bundle, engine, named("deco+"))
-    older = replace(bundle, files={name: digest for name, digest in bundle.files.items() if name != lacks})
-    check_recipe(older, engine, named("paper"))
+    check_recipe(bundle, engine, registry.named(name))
+    older = replace(bundle, files={file: digest for file, digest in bundle.files.items() if file != lacks})
+    check_recipe(older, engine, registry.named("paper"))
+    check_recipe(older, engine, registry.named("frozen"))
     with pytest.raises(BundleError) as caught:
-        check_recipe(older, engine, named("deco+"))
+        check_recipe(older, engine, registry.named(name))
     assert str(caught.value) == (
-        f"expected a bundle with the graph representation and regression.npz for --recipe deco+, but {bundle.path} was "
-        "exported without; export it again with this version, or use --recipe paper"
+        f"expected a bundle with the graph representation and fitted/deco+.npz for --recipe {name}, but {bundle.path} "
+        "was exported without; export it again with this version, or use --recipe paper"
     )
 
 
-def test_deco_plus_computes_no_gradients_that_could_be_less_precise(bundle: Bundle) -> None:
+@pytest.mark.parametrize("name", ["deco+", "slda"])
+def test_deco_plus_computes_no_gradients_that_could_be_less_precise(name: str, bundle: Bundle) -> None:
     class Reduced:
         precision = "bf16"
 
     reduced: Any = Reduced()
-    with pytest.raises(UsageError, match=r"expected --precision fp32 with --recipe deco\+, which .* found bf16; leave"):
-        check_recipe(bundle, reduced, named("deco+"))
+    words = f"expected --precision fp32 with --recipe {re.escape(name)}, which .* found bf16; leave the option out"
+    with pytest.raises(UsageError, match=words):
+        check_recipe(bundle, reduced, registry.named(name))
+    check_recipe(bundle, reduced, registry.named("frozen"))  # predictions are fp32 with every engine
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -262,10 +275,10 @@ def test_reduced_precision(precision: str, bundle: Bundle) -> None:
     for key in ("weight_gradient", "input_gradient", "feature_gradient", EXACT):
         off = np.linalg.norm(found[key] - expected[key]) / np.linalg.norm(expected[key])
         assert 1e-6 < off < 0.1, (key, off)
-    for recipe in (Recipe(gradient="exact"), Recipe(matching="distribution")):
+    for recipe in (Hyperparameters(gradient="exact"), Hyperparameters(matching="distribution")):
         check_recipe(bundle, reduced, recipe)
     with pytest.raises(UsageError, match=rf"computes in {precision}; add --set gradient=exact"):
-        check_recipe(bundle, reduced, Recipe())
+        check_recipe(bundle, reduced, Hyperparameters())
 
 
 def test_precision_without_openvino(bundle: Bundle) -> None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from deco_runtime.learning.arrays import Array, Memory
 from deco_runtime.learning.buffer import CondensedBuffer
-from deco_runtime.learning.deco import Learner
-from deco_runtime.learning.guard import (
+from deco_runtime.learning.deco import Deco
+from deco_runtime.learning.guard import DOUBLINGS, PATIENCE, Guarded, Kept, Unguarded
+from deco_runtime.learning.harm import (
     CHANCE,
-    DOUBLINGS,
     MARGIN,
-    PATIENCE,
-    Guard,
-    Kept,
     Labelled,
-    Rehearse,
     by_take,
     compared,
     doubt_per_error,
@@ -26,9 +24,12 @@ from deco_runtime.learning.guard import (
     smallest_harm,
     worse,
 )
+from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.learning.random_model import Parameter
 from deco_runtime.learning.recipe import Recipe
-from deco_runtime.types import Floats, Ints, Segment
+from deco_runtime.learning.replay import ReplayLearner
+from deco_runtime.learning.reports import SegmentReport, Verdict
+from deco_runtime.types import Check, Floats, Ints, Segment
 from fake_engine import LinearEngine
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,12 +46,26 @@ def answers_as(answers: Ints, classes: int) -> Floats:
     return logits
 
 
-def rehearsing(engine: LinearEngine) -> Rehearse:
-    """What this engine makes of a buffer's images, and what they stand for."""
-    return lambda theta, buffer, check: (
-        engine.predict(theta, buffer.x_syn)[0],
-        buffer.y_syn,
-    )
+class Told(ReplayLearner):
+    """Its next update is the model it is told; a segment only counts, and ends with a scene."""
+
+    RECIPE = Recipe("told")
+    told: Floats
+    seen = 0
+    states = 1
+
+    def update(self, segment: Segment, check: Check) -> tuple[Memory, SegmentReport]:
+        self.seen += 1
+        self.scene = np.ones(1, np.float32)
+        return self.memory, SegmentReport(active=[0], kept=1.0)
+
+    def solve(self, check: Check) -> tuple[Floats, list[float]]:
+        return self.told, []
+
+
+def told(buffer: CondensedBuffer, model: Floats, classes: int, interval: int = 1) -> Told:
+    recipe = Recipe("told", retrain_interval=interval)
+    return Told(LinearEngine(classes), (), model, buffer, classes, recipe, np.random.default_rng(0))
 
 
 class Scripted:
@@ -76,12 +91,26 @@ class Scripted:
         key = float(theta[0])
         return (self.scale[key] * answers_as(self.answers[key], self.classes)).astype(np.float32)
 
-    def guard(self, frozen: Floats) -> Guard:
+    def guarded(self, frozen: Floats, interval: int = 1) -> Guarded:
+        """A learner that starts with a model, which none is published below."""
         y = np.arange(self.classes)
         buffer = CondensedBuffer.start(np.zeros((self.classes, *SHAPE), np.float32), y)
         names = tuple(f"class {c}" for c in y)
         labelled = Labelled(self.logits, self.labels, self.takes, names)
-        return Guard(rehearsing(LinearEngine(self.classes)), frozen, buffer, labelled)
+        return Guarded(told(buffer, frozen, self.classes, interval), labelled)
+
+
+def updated(guarded: Guarded, model: Floats) -> bool:
+    """Whether an update to this model is published; if so, and only then, it is the learner's."""
+    learner = guarded.learner
+    assert isinstance(learner, Told)
+    before, learner.told = learner.model, model
+    report = guarded.retrain()
+    assert report.verdict is not None
+    assert report.accepted == report.verdict.accepted
+    assert learner.model is (model if report.accepted else before)
+    assert (report.rejections, report.pause) == (guarded.kept.rejections, guarded.pause)
+    return report.accepted
 
 
 def scripted(classes: int = 10, each: int = 50) -> Scripted:
@@ -132,13 +161,11 @@ def judged(n: int, lost: float, gained: float, takes: int = 1, trials: int = 200
     first = rng.random(n) < 0.7
     wrong = (labels + 1) % 10
     frozen = it.theta(np.repeat(np.where(first, labels, wrong), takes))
-    guard, accepted = it.guard(frozen), 0
+    guarded, accepted = it.guarded(frozen), 0
     for _ in range(trials):
         draw = rng.random(n)
         right = np.where(first, draw >= lost / 0.7, draw < gained / 0.3)
-        accepted += guard.judge(
-            it.theta(np.repeat(np.where(right, labels, wrong), takes)), frozen, guard.kept.memory
-        ).accepted
+        accepted += guarded.judge(it.theta(np.repeat(np.where(right, labels, wrong), takes))).accepted
         it.answers = {float(frozen[0]): it.answers[float(frozen[0])]}
         it.scale = {0.0: 1.0}
     return accepted / trials
@@ -201,73 +228,63 @@ def test_the_rule_agrees_with_its_words(n: int, data: st.DataObject) -> None:
 def test_an_update_is_published_or_rejected_for_its_answers() -> None:
     it = scripted()
     frozen = it.theta(with_wrong(it.labels, np.arange(0, 500, 3), 10))
-    guard = it.guard(frozen)
-    buffer = guard.kept.memory
+    guarded = it.guarded(frozen)
+    kept = guarded.kept
     better = it.theta(with_wrong(it.labels, np.arange(0, 500, 4), 10))
-    verdict = guard.judge(better, frozen, buffer)
+    verdict = guarded.judge(better)
     assert verdict.accepted
     assert verdict.scores["accuracy"] == 0.75
     assert verdict.scores["frozen_accuracy"] == 333 / 500
     bad = it.theta(with_wrong(it.labels, np.arange(0, 500, 2), 10))
-    verdict = guard.judge(bad, frozen, buffer)
+    verdict = guarded.judge(bad)
     assert not verdict.accepted
     assert verdict.reason == "loses 166 and gains 83 of 500 guard images against the bundle's model"
     assert (verdict.scores["lost"], verdict.scores["gained"]) == (166, 83)
     assert json.dumps(verdict.scores)  # for the event stream
+    assert guarded.kept is kept  # judging changes nothing
+    assert not updated(guarded, bad)
+    assert updated(guarded, better)
 
 
 def test_a_hundred_small_losses_do_not_add_up() -> None:
     """Each step loses two images more than the one before, which no test of one step could call harm."""
     it = scripted()
     wrong = np.arange(200)
-    frozen = it.theta(with_wrong(it.labels, wrong, 10))
-    guard, accepted, published = it.guard(frozen), frozen, 200
+    guarded, published = it.guarded(it.theta(with_wrong(it.labels, wrong, 10))), 200
     for step in range(1, 101):
-        theta = it.theta(with_wrong(it.labels, np.arange(200 + 2 * step), 10))
-        verdict = guard.judge(theta, accepted, guard.kept.memory)
-        guard.settle(verdict, guard.kept.memory, 10)
-        if verdict.accepted:
-            accepted, published = theta, 200 + 2 * step
+        if updated(guarded, it.theta(with_wrong(it.labels, np.arange(200 + 2 * step), 10))):
+            published = 200 + 2 * step
     assert published <= 205  # one point of 500
 
 
 def test_nor_does_what_was_gained_get_lost_again_little_by_little() -> None:
     it = scripted()
-    frozen = it.theta(with_wrong(it.labels, np.arange(200), 10))
-    guard, accepted, published = it.guard(frozen), frozen, 200
+    guarded, published = it.guarded(it.theta(with_wrong(it.labels, np.arange(200), 10))), 200
     for wrong in (150, 100, *range(101, 200)):
-        theta = it.theta(with_wrong(it.labels, np.arange(wrong), 10))
-        verdict = guard.judge(theta, accepted, guard.kept.memory)
-        guard.settle(verdict, guard.kept.memory, 10)
-        if verdict.accepted:
-            accepted, published = theta, wrong
+        if updated(guarded, it.theta(with_wrong(it.labels, np.arange(wrong), 10))):
+            published = wrong
     assert 100 <= published <= 105
-    assert guard.kept.best.sum() == 400
+    assert guarded.kept.best.sum() == 400
 
 
 def test_the_luckiest_of_many_updates_is_not_what_the_next_is_measured_by() -> None:
     """A hundred updates that change nothing but by chance: the best so far stays what it was."""
     it, rng = scripted(), np.random.default_rng(0)
     wrong = rng.random(500) < 0.3
-    frozen = it.theta(with_wrong(it.labels, np.flatnonzero(wrong), 10))
-    guard = it.guard(frozen)
+    guarded = it.guarded(it.theta(with_wrong(it.labels, np.flatnonzero(wrong), 10)))
     for _ in range(100):
         moved = np.concatenate([rng.choice(np.flatnonzero(wrong), 10), rng.choice(np.flatnonzero(~wrong), 10)])
         other = wrong.copy()
         other[moved] ^= True
-        guard.settle(
-            guard.judge(it.theta(with_wrong(it.labels, np.flatnonzero(other), 10)), frozen, guard.kept.memory),
-            guard.kept.memory,
-            1,
-        )
-    assert guard.kept.best.sum() <= np.count_nonzero(~wrong) + 10
+        updated(guarded, it.theta(with_wrong(it.labels, np.flatnonzero(other), 10)))
+    assert guarded.kept.best.sum() <= np.count_nonzero(~wrong) + 10
 
 
 def test_a_take_that_is_lost_is_told_as_one() -> None:
     labels = np.repeat(np.arange(10), 60)
     it = Scripted(labels, 10, np.repeat(np.arange(20), 30))
     frozen, bad = it.theta(labels), it.theta(with_wrong(labels, np.arange(0, 600, 2), 10))
-    verdict = it.guard(frozen).judge(bad, frozen, it.guard(frozen).kept.memory)
+    verdict = it.guarded(frozen).judge(bad)
     assert verdict.reason == "loses 20 and gains 0 of 20 guard takes against the bundle's model"
     assert (verdict.scores["images"], verdict.scores["takes"]) == (600, 20)
 
@@ -276,8 +293,7 @@ def test_a_class_that_is_lost_is_seen_behind_gains_elsewhere() -> None:
     it = scripted()
     frozen = it.theta(with_wrong(it.labels, np.arange(250, 350), 10))
     forgets = it.theta(with_wrong(it.labels, np.arange(30), 10))  # class 0 mostly wrong, all else right
-    guard = it.guard(frozen)
-    verdict = guard.judge(forgets, frozen, guard.kept.memory)
+    verdict = it.guarded(frozen).judge(forgets)
     assert verdict.scores["gained"] > verdict.scores["lost"]
     assert verdict.reason == "loses 30 and gains 0 of 50 guard images of 'class 0'"
     assert verdict.scores["worst_class"] == "class 0"
@@ -288,77 +304,97 @@ def test_confidence_that_explodes_is_seen() -> None:
     it = scripted()
     wrong = with_wrong(it.labels, np.arange(200), 10)
     frozen = it.theta(wrong)
-    guard = it.guard(frozen)
-    assert guard.judge(it.theta(wrong, scale=1.1), frozen, guard.kept.memory).accepted
-    verdict = guard.judge(it.theta(wrong, scale=10.0), frozen, guard.kept.memory)
+    guarded = it.guarded(frozen)
+    assert guarded.judge(it.theta(wrong, scale=1.1)).accepted
+    verdict = guarded.judge(it.theta(wrong, scale=10.0))
     assert verdict.reason is not None
     assert verdict.reason.startswith("doubts 0% as much per mistake")
 
 
-def unlabelled(classes: int = 4) -> tuple[Guard, Floats]:
+def unlabelled(classes: int = 4) -> tuple[Guarded, Floats]:
     """A guard that only has the buffer, whose image of class c is a one at pixel c; θ answers all of it right."""
     x = np.eye(classes, WIDE, dtype=np.float32).reshape(classes, *SHAPE)
     theta = np.eye(classes, WIDE, dtype=np.float32).reshape(-1)
-    buffer = CondensedBuffer.start(x, np.arange(classes))
-    return Guard(rehearsing(LinearEngine(classes)), theta, buffer, None), theta
+    return Guarded(told(CondensedBuffer.start(x, np.arange(classes)), theta, classes), None), theta
+
+
+def judged_with(guarded: Guarded, model: Floats, memory: CondensedBuffer) -> Verdict:
+    """What is said of a model made of this memory."""
+    guarded.learner.memory = memory
+    return guarded.judge(model)
 
 
 def test_without_guard_images_collapse_and_what_is_not_finite_are_met() -> None:
-    guard, theta = unlabelled()
-    buffer = guard.kept.memory
-    assert guard.judge(theta * 2, theta, buffer).accepted
+    guarded, theta = unlabelled()
+    buffer = guarded.kept.memory
+    assert guarded.judge(theta * 2).accepted
     one = np.zeros_like(theta)
     one[:WIDE] = 1  # answers class 0, whatever it sees
-    assert guard.judge(one, theta, buffer).reason == "answers with 1.0 classes where 4.0 are known"
+    assert guarded.judge(one).reason == "answers with 1.0 classes where 4.0 are known"
     for broken in (np.nan, np.inf):
         bad = theta.copy()
         bad[5] = broken
-        assert guard.judge(bad, theta, buffer).reason == "is not finite"
+        assert guarded.judge(bad).reason == "is not finite"
     image = CondensedBuffer(buffer.x_syn * np.float32(np.nan), buffer.y_syn, buffer.velocity)
-    assert guard.judge(theta, theta, image).reason == "is not finite"
+    assert judged_with(guarded, theta, image).reason == "is not finite"
+    moving = CondensedBuffer(buffer.x_syn, buffer.y_syn, buffer.velocity + np.float32(np.inf))
+    assert judged_with(guarded, theta, moving).reason == "is not finite"
     with np.errstate(over="ignore", invalid="ignore"):
         huge = CondensedBuffer(buffer.x_syn * np.float32(1e38), buffer.y_syn, buffer.velocity)
-        assert guard.judge(theta * np.float32(1e38), theta, huge).reason == "gives answers that are not finite"
+        verdict = judged_with(guarded, theta * np.float32(1e38), huge)
+    assert verdict.reason == "gives answers that are not finite"
 
 
 def test_only_a_drop_on_the_buffer_counts() -> None:
     """Condensed images may be taken for something else from the start."""
-    guard, theta = unlabelled(10)
-    x = np.repeat(guard.kept.memory.x_syn, 10, axis=0)
+    guarded, theta = unlabelled(10)
+    x = np.repeat(guarded.kept.memory.x_syn, 10, axis=0)
     y = np.repeat(np.arange(10), 10)
     y[::10] = (y[::10] + 1) % 10  # ten that no model of these takes for what they stand for
     buffer = CondensedBuffer.start(x, y)
-    verdict = guard.judge(theta * 2, theta, buffer)
+    verdict = judged_with(guarded, theta * 2, buffer)
     assert verdict.accepted
     assert verdict.scores["buffer_right"] == 0.9
     swapped = theta.reshape(10, WIDE)[[1, 0, *range(2, 10)]].reshape(-1)
-    assert guard.judge(swapped, theta, buffer).reason == "loses 18 and gains 1 of the buffer's 100 images"
+    assert judged_with(guarded, swapped, buffer).reason == "loses 18 and gains 1 of the buffer's 100 images"
 
 
 def test_after_three_rejections_learning_pauses_ever_longer() -> None:
     it = scripted()
     good, bad = it.theta(it.labels), it.theta(with_wrong(it.labels, np.arange(250), 10))
-    guard = it.guard(good)
-    first, other = guard.kept.memory, CondensedBuffer.start(np.ones((10, *SHAPE), np.float32), np.arange(10))
-    assert guard.settle(guard.judge(good, good, other), other, 5) is other
+    guarded = it.guarded(good, interval=5)
+    learner = guarded.learner
+    first, other = learner.memory, CondensedBuffer.start(np.ones((10, *SHAPE), np.float32), np.arange(10))
+    learner.memory = other
+    assert updated(guarded, good)
+    assert learner.memory is guarded.kept.memory is other
     pauses = []
     for _ in range(PATIENCE + DOUBLINGS + 3):
-        assert guard.settle(guard.judge(bad, good, first), first, 5) is other
-        pauses.append(guard.kept.pause)
+        learner.memory = first
+        assert not updated(guarded, bad)
+        assert learner.memory is guarded.kept.memory is other
+        pauses.append(guarded.pause)
     assert pauses == [0, 0, 5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 5120, 5120, 5120]
-    guard.kept = Kept(other, guard.kept.best, rejections=2**62)
-    guard.settle(guard.judge(bad, good, first), first, 5)
-    assert guard.kept.pause == 5120
+    guarded.kept = Kept(other, guarded.kept.best, rejections=2**62)
+    learner.memory = first
+    assert not updated(guarded, bad)
+    assert guarded.pause == 5120
     for left in range(5119, -1, -1):
-        assert guard.pass_over()
-        assert guard.kept.pause == left
-    assert not guard.pass_over()
-    guard.settle(guard.judge(good, good, first), first, 5)
-    assert (guard.kept.rejections, guard.kept.pause) == (0, 0)
-    assert guard.kept.memory is first
+        learner.scene = np.ones(1, np.float32)
+        report = guarded.learn(frames([0]))
+        assert (report.active, report.kept, learner.seen) == ([], 0, 0)
+        assert guarded.pause == guarded.kept.pause == left
+        assert learner.scene is None  # the next segment does not follow the last one that was learned
+    assert (learner.segments, learner.since_retrain) == (5120, 0)
+    assert guarded.learn(frames([0])).kept == 1
+    assert (learner.seen, learner.segments, learner.since_retrain) == (1, 5121, 1)
+    learner.memory = first
+    assert updated(guarded, good)
+    assert (guarded.kept.rejections, guarded.kept.pause) == (0, 0)
+    assert guarded.kept.memory is first
 
 
-def learner(recipe: Recipe, classes: int = 3, ipc: int = 2, wide: int = WIDE) -> Learner:
+def guarded_deco(recipe: Hyperparameters, classes: int = 3, ipc: int = 2, wide: int = WIDE) -> Guarded:
     """A linear model on classes that are a direction each, which it knows; guarded by 20 images of each."""
     rng = np.random.default_rng(0)
     means = 3 * rng.standard_normal((classes, wide)).astype(np.float32)
@@ -372,51 +408,49 @@ def learner(recipe: Recipe, classes: int = 3, ipc: int = 2, wide: int = WIDE) ->
     engine = LinearEngine(classes)
     buffer = CondensedBuffer.start(*draw(ipc))
     x, y = draw(20)
-    it = Learner(
-        engine, (Parameter("weight", (classes, wide), 0, "normal", 0.0, 0.3),), theta, buffer, classes, recipe, rng
-    )
+    weight = Parameter("weight", (classes, wide), 0, "normal", 0.0, 0.3)
+    it = Deco(engine, (weight,), theta, buffer, classes, recipe, rng)
     alone, names = np.arange(len(y)), tuple(map(str, range(classes)))
-    guarded = Labelled(lambda at, check: engine.predict(at, x)[0], y, alone, names)
-    it.guard = Guard(it.rehearse, theta, buffer, guarded)
-    return it
+    return Guarded(it, Labelled(lambda at, check: engine.predict(at, x)[0], y, alone, names))
 
 
 def frames(pseudo: list[int], wide: int = WIDE) -> Segment:
     x = np.random.default_rng(1).standard_normal((len(pseudo), 3, wide // 6, 2)).astype(np.float32)
     n = len(pseudo)
-    return Segment(x, np.asarray(pseudo, np.int64), np.full(n, 0.9, np.float32), np.full(n, -1))
+    return Segment({"x": x}, np.asarray(pseudo, np.int64), np.full(n, 0.9, np.float32), np.full(n, -1))
 
 
 def test_a_rejected_update_takes_model_and_buffer_back_and_then_learning_pauses() -> None:
     # weight decay at this rate turns θ round
-    it = learner(Recipe(iterations=1, retrain_interval=1, retrain_epochs=1, retrain_rate=1e4))
-    theta, buffer = it.theta, it.buffer
+    guarded = guarded_deco(Hyperparameters(iterations=1, retrain_interval=1, retrain_epochs=1, retrain_rate=1e4))
+    it = guarded.learner
+    model, buffer = it.model, it.memory
     for rejections in (1, 2, 3):
-        it.learn(frames([1] * 4))
-        assert it.buffer is not buffer
-        report = it.retrain()
+        guarded.learn(frames([1] * 4))
+        assert it.memory is not buffer
+        report = guarded.retrain()
         assert not report.accepted
         assert report.verdict is not None
         assert report.verdict.reason
-        assert it.theta is theta
-        assert it.buffer is buffer
-        assert it.guard is not None
-        assert it.guard.kept.rejections == rejections == it.dropped
+        assert it.model is model
+        assert it.memory is buffer
+        assert guarded.kept.rejections == report.rejections == rejections == it.dropped
+    assert report.pause == 1
     generator = it.rng.bit_generator.state
-    report = it.learn(frames([1] * 4))
-    assert (report.active, report.kept, report.distances) == ([], 0, [])
-    assert it.buffer is buffer
+    assert guarded.learn(frames([1] * 4)) == SegmentReport()
+    assert it.memory is buffer
     assert it.rng.bit_generator.state == generator
     assert not it.retrain_due
-    it.learn(frames([1] * 4))
-    assert it.buffer is not buffer
+    guarded.learn(frames([1] * 4))
+    assert it.memory is not buffer
     assert it.segments == 5
 
 
 def test_stopping_in_the_judgement_leaves_everything_as_it_was() -> None:
-    it = learner(Recipe(iterations=1, retrain_interval=1, retrain_epochs=1))
-    it.learn(frames([1] * 4))
-    theta, buffer, generator, kept = it.theta, it.buffer, it.rng.bit_generator.state, it.guard.kept
+    guarded = guarded_deco(Hyperparameters(iterations=1, retrain_interval=1, retrain_epochs=1))
+    it = guarded.learner
+    guarded.learn(frames([1] * 4))
+    model, buffer, generator, kept = it.model, it.memory, it.rng.bit_generator.state, guarded.kept
     calls = iter(range(100))
 
     def check() -> None:
@@ -424,13 +458,13 @@ def test_stopping_in_the_judgement_leaves_everything_as_it_was() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        it.retrain(check)
-    assert it.theta is theta
-    assert it.buffer is buffer
-    assert it.guard.kept is kept
+        guarded.retrain(check)
+    assert it.model is model
+    assert it.memory is buffer
+    assert guarded.kept is kept
     assert it.rng.bit_generator.state == generator
     assert it.retrains == 0
-    assert it.retrain().verdict is not None
+    assert guarded.retrain().verdict is not None
 
 
 def test_gradients_that_are_not_finite_are_rejected_and_the_buffer_goes_back() -> None:
@@ -439,24 +473,149 @@ def test_gradients_that_are_not_finite_are_rejected_and_the_buffer_goes_back() -
             loss, gradient = super().weight_gradient(theta, x, t)
             return loss, gradient * np.float32(np.nan)
 
-    it = learner(Recipe(iterations=1, retrain_interval=1, retrain_epochs=2))
-    it.engine, theta, buffer = Broken(3), it.theta, it.buffer
-    assert it.learn(frames([1] * 4)).dropped == 1
-    report = it.retrain()
+    guarded = guarded_deco(Hyperparameters(iterations=1, retrain_interval=1, retrain_epochs=2))
+    it = guarded.learner
+    it.engine, model, buffer = Broken(3), it.model, it.memory
+    assert guarded.learn(frames([1] * 4)).dropped == 1
+    report = guarded.retrain()
     assert report.verdict is not None
     assert report.verdict.reason == "is not finite"
-    assert it.theta is theta
-    assert it.buffer is buffer
+    assert it.model is model
+    assert it.memory is buffer
 
 
 @pytest.mark.parametrize("pseudo", [[], [0, 1, 2] * 4])
 def test_a_segment_that_is_empty_or_has_no_active_class_changes_nothing(pseudo: list[int]) -> None:
-    it = learner(Recipe(iterations=1))
-    buffer = it.buffer
-    report = it.learn(frames(pseudo))
+    guarded = guarded_deco(Hyperparameters(iterations=1))
+    it = guarded.learner
+    model, buffer, generator = it.model, it.memory, it.rng.bit_generator.state
+    report = guarded.learn(frames(pseudo))
     assert (report.active, report.kept) == ([], 0)
-    assert it.buffer is buffer
+    assert it.memory is buffer
+    assert it.model is model
+    assert it.rng.bit_generator.state == generator
     assert it.segments == it.since_retrain == 1
+
+
+RECIPE = Hyperparameters(iterations=1, retrain_interval=2, retrain_epochs=2)
+Stored = tuple[dict[str, Array], dict[str, Any]]
+
+
+def stored(guarded: Unguarded) -> Stored:
+    """What is saved, as it comes back from the disk."""
+    arrays = {name: array.copy() for name, array in guarded.arrays().items()}
+    return arrays, json.loads(json.dumps(guarded.values()))
+
+
+def same(one: Stored, other: Stored) -> bool:
+    alike = one[0].keys() == other[0].keys() and all(np.array_equal(one[0][name], other[0][name]) for name in one[0])
+    return alike and one[1] == other[1]
+
+
+def test_a_guard_goes_on_where_another_was_stored() -> None:
+    """In the middle between two updates, after a rejected one, and in a pause; from there on both do the same."""
+    guarded = guarded_deco(RECIPE)
+    it = guarded.learner
+    good, harmful = it.model, -it.model  # answers what it knew least
+
+    def go_on(each: Guarded, number: int) -> None:
+        each.learn(frames([number % 3] * 6 + [2]))
+        if each.learner.retrain_due:
+            each.learner.model = good if number < 6 else harmful  # where the update starts
+            each.retrain()
+            each.learner.model = good
+
+    apart, paused, rejected = [], [], []
+    for number in range(16):
+        kept = stored(guarded)
+        again = guarded_deco(RECIPE)
+        again.restore(*kept)
+        assert same(stored(again), kept)
+        assert (again.kept.memory is again.learner.memory) == (guarded.kept.memory is it.memory)
+        assert (again.pause, again.kept.rejections) == (guarded.pause, guarded.kept.rejections)
+        apart.append("guard_x_syn" in kept[0])
+        paused.append(guarded.pause > 0)
+        rejected.append(guarded.kept.rejections)
+        for each in (guarded, again):
+            go_on(each, number)
+        assert same(stored(again), stored(guarded))
+    assert apart[:3] == [False, True, False]  # the memory of the last accepted update is stored where it is another
+    assert any(paused)
+    assert max(rejected) >= PATIENCE
+
+
+def test_without_a_guard_its_part_is_passed_over_and_none_is_stored() -> None:
+    guarded, plain = guarded_deco(RECIPE), Unguarded(guarded_deco(RECIPE).learner)
+    for number in range(2):
+        guarded.learn(frames([number] * 5))
+    guarded.kept = Kept(guarded.kept.memory, guarded.kept.best, rejections=4, pause=3)
+    plain.restore(*stored(guarded))
+    assert plain.pause == 0
+    arrays, values = stored(plain)
+    assert set(arrays) == {"model", "x_syn", "y_syn", "velocity"}
+    assert set(values) == {"counts", "generator"}
+    assert np.array_equal(plain.learner.memory.x_syn, guarded.learner.memory.x_syn)
+    assert plain.learn(frames([0] * 5)).active == [0]
+    assert plain.retrain().verdict is None
+
+
+@pytest.mark.parametrize("harmful", [False, True])
+def test_what_was_learned_without_a_guard_is_vetted_against_the_bundles_model(harmful: bool) -> None:
+    plain = Unguarded(guarded_deco(RECIPE).learner)
+    for number in range(4):
+        plain.learn(frames([number % 3] * 5))
+    plain.learner.model = -plain.learner.model if harmful else 1.01 * plain.learner.model
+    guarded = guarded_deco(RECIPE)
+    it = guarded.learner
+    model, memory = it.model, it.memory
+    guarded.restore(*stored(plain))
+    assert guarded.kept.memory is memory  # to go back to: that of the bundle
+    verdict = guarded.vet()
+    assert verdict.accepted == (not harmful)
+    assert guarded.kept.rejections == int(harmful)
+    assert guarded.kept.memory is it.memory
+    if harmful:
+        assert "against the bundle's model" in str(verdict.reason)
+        assert it.memory is memory
+        assert it.model is model
+    else:
+        assert np.array_equal(it.memory.x_syn, plain.learner.memory.x_syn)
+        assert np.array_equal(it.model, plain.learner.model)
+        assert guarded.kept.best is verdict.best
+    assert it.segments == 4
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda arrays, values: arrays.update(guard_best=arrays["guard_best"][:-1]),
+        lambda arrays, values: arrays.update(guard_best=arrays["guard_best"].astype(bool)),
+        lambda arrays, values: arrays.pop("guard_best"),
+        lambda arrays, values: arrays.update(guard_x_syn=arrays["guard_x_syn"][1:]),
+        lambda arrays, values: arrays.update(guard_velocity=arrays["guard_velocity"] * np.float32(np.nan)),
+        lambda arrays, values: arrays.update(guard_y_syn=arrays["guard_y_syn"][::-1].copy()),
+        lambda arrays, values: arrays.pop("guard_velocity"),
+        lambda arrays, values: arrays.update(model=arrays["model"] * np.float32(np.inf)),
+        lambda arrays, values: values["guard"].update(rejections=-1),
+        lambda arrays, values: values["guard"].update(pause=0.5),
+        lambda arrays, values: values["guard"].pop("pause"),
+        lambda arrays, values: values["counts"].update(segments=True),
+        lambda arrays, values: values["generator"].update(bit_generator="MT19937"),
+    ],
+)
+def test_what_is_damaged_is_refused_and_changes_nothing(damage: Callable[[Any, Any], object]) -> None:
+    guarded = guarded_deco(RECIPE)
+    guarded.learn(frames([1] * 5))
+    arrays, values = stored(guarded)
+    assert "guard_x_syn" in arrays
+    with np.errstate(invalid="ignore"):
+        damage(arrays, values)
+    other = guarded_deco(RECIPE)
+    before, kept = stored(other), other.kept
+    with pytest.raises((ValueError, KeyError)):
+        other.restore(arrays, values)
+    assert same(stored(other), before)
+    assert other.kept is kept
 
 
 class Counting(LinearEngine):
@@ -478,17 +637,20 @@ class Counting(LinearEngine):
 @pytest.mark.parametrize(("classes", "ipc"), [(2, 1), (3, 2), (100, 1), (1000, 1), (1000, 2)])
 def test_two_to_a_thousand_classes(classes: int, ipc: int) -> None:
     """The whole round works, and asks the engine about a number of images that grows with the classes, not squared."""
-    it = learner(Recipe(iterations=2, retrain_interval=1, retrain_epochs=2, retrain_rate=1e-6), classes, ipc)
+    recipe = Hyperparameters(iterations=2, retrain_interval=1, retrain_epochs=2, retrain_rate=1e-6)
+    guarded = guarded_deco(recipe, classes, ipc)
+    it = guarded.learner
     it.engine = engine = Counting(classes)
-    before = it.buffer.x_syn.copy()
+    before = it.memory.x_syn.copy()
     last = classes - 1
-    report = it.learn(frames([last] * 5 + [0] * 2))
+    report = guarded.learn(frames([last] * 5 + [0] * 2))
     assert report.active == [last]
-    moved = (it.buffer.x_syn != before).reshape(len(before), -1).any(axis=1)
-    assert set(it.buffer.y_syn[moved]) == {last}
-    report = it.retrain()
-    assert report.accepted
+    moved = (it.memory.x_syn != before).reshape(len(before), -1).any(axis=1)
+    assert set(it.memory.y_syn[moved]) == {last}
+    update = guarded.retrain()
+    assert update.accepted
     n = classes * ipc
     # the encoder's view of the buffer, 2 epochs, new and accepted model on the buffer; then the few of one segment
     assert engine.images <= n * (1 + 2 + 2) + 100
-    assert report.verdict.scores["images"] == 20 * classes
+    assert update.verdict is not None
+    assert update.verdict.scores["images"] == 20 * classes

@@ -14,7 +14,7 @@ from pathlib import Path
 import deco_runtime
 import pytest
 from deco_runtime.errors import SourceError, StateError, UsageError
-from deco_runtime.host.job import run_job
+from deco_runtime.host.job import PYTHON, run_job
 from deco_runtime.host.scratch import check_temporary
 from deco_runtime.pictures.overhear import overhear
 from deco_runtime.sources import SourceRequest, demo
@@ -53,7 +53,8 @@ os.fsync, fcntl.flock = fsync, flock
 
 
 def python(program: str, *arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program, *map(str, arguments)]
+    # As the installed commands start, without the current directory in the path of modules.
+    command = [*PYTHON, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False, cwd=cwd)
     assert "Traceback" not in done.stderr
     return done
@@ -173,3 +174,12 @@ def test_a_directory_that_was_removed_under_the_command(tmp_path: Path) -> None:
     assert done.stderr == (
         "error: expected to start in a directory that is there, but the current one was removed; cd to another\n"
     )
+
+
+def test_a_job_started_in_a_directory_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    place.rmdir()
+    report = run_job("import", 60, module="numpy")
+    assert (report.end, report.words) == ("done", "")

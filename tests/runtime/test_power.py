@@ -17,9 +17,7 @@ import deco_runtime
 import numpy as np
 import pytest
 from deco_runtime.errors import StateError
-from deco_runtime.learning.learner import BaseLearner
-from deco_runtime.learning.recipe import named
-from deco_runtime.running.assemble import new_learner
+from deco_runtime.learning.guard import Unguarded
 from deco_runtime.running.autosave import DAY_S, LONG_ENOUGH_S, Saver, per_day
 from deco_runtime.running.resume import Place
 from deco_runtime.storage.bundle import Bundle, open_bundle
@@ -28,7 +26,7 @@ from deco_runtime.storage.state import load as load_like
 from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.event_log import EventLog
 from deco_runtime.telemetry.terminal_view import View
-from fake_engine import LinearEngine
+from fake_engine import fresh
 from processes import events, started, wait_for
 
 TEMPORARY = f"{CURRENT}.tmp"
@@ -65,19 +63,30 @@ def video(bundle: Path) -> list[str]:
 
 
 def load(place: Path, bundle: Bundle, recipe: str = "paper") -> tuple[LearnedState | None, str | None]:
-    return load_like(place, bundle, make_learner(bundle, 0, recipe))
+    """As the module's, into a learner that is then sure to be what was loaded."""
+    learner = make_learner(bundle, 0, recipe)
+    found, note = load_like(place, bundle, learner)
+    assert learner.learner.segments == (count_of(found) if found else 0)
+    assert found is None or learner.learner.model.tobytes() == found.arrays["model"].tobytes()
+    return found, note
 
 
-def make_learner(bundle: Bundle, segments: int, recipe: str = "paper") -> BaseLearner:
+def make_learner(bundle: Bundle, segments: int, recipe: str = "paper") -> Unguarded:
     """The model is all `segments`."""
-    learner = new_learner(bundle, LinearEngine(10), named(recipe), seed=segments)
-    learner.model = np.full_like(learner.model, segments)
-    learner.segments = segments
-    return learner
+    it = fresh(bundle, recipe)
+    it.learner.model = np.full_like(it.learner.model, segments)
+    it.learner.segments = segments
+    return it
 
 
 def state(bundle: Bundle, segments: int, recipe: str = "paper") -> LearnedState:
     return LearnedState.of(make_learner(bundle, segments, recipe), bundle, "stream", 16 * segments)
+
+
+def count_of(state: LearnedState) -> int:
+    """Segments that it has learned."""
+    count: int = state.values["counts"]["segments"]
+    return count
 
 
 FILES: dict[str, Callable[[bytes], bytes | None]] = {
@@ -125,8 +134,8 @@ def test_every_way_in_which_a_power_cut_can_leave_the_files(recipe: str, tmp_pat
 def segments_of(place: Path, bundle: Bundle, recipe: str = "paper") -> tuple[int | None, bool]:
     """Segments of the state that loads, None without any, and whether something was said about it."""
     loaded, note = load(place, bundle, recipe)
-    assert loaded is None or loaded.model[0] == loaded.counts["segments"]
-    return loaded.counts["segments"] if loaded else None, note is not None
+    assert loaded is None or loaded.arrays["model"][0] == count_of(loaded)
+    return count_of(loaded) if loaded else None, note is not None
 
 
 def test_a_damaged_file_is_said_once_and_reported(bundle_path: Path, tmp_path: Path, bundle: Bundle) -> None:
@@ -143,7 +152,7 @@ def test_a_damaged_file_is_said_once_and_reported(bundle_path: Path, tmp_path: P
     assert (found["found"], found["segments"], found["unwritable"]) == (True, 4, None)
     loaded, note = load(place, bundle)
     assert loaded is not None
-    assert (loaded.counts["segments"], note) == (5, None)
+    assert (count_of(loaded), note) == (5, None)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +189,7 @@ def test_a_full_disk_keeps_the_last_good_state_and_predicting(
     assert os.listdir(tmp_path / "left") == [CURRENT]  # half a file was removed again
     loaded, note = load(tmp_path / "left", bundle)
     assert loaded is not None
-    assert (loaded.counts["segments"], note) == (1, None)
+    assert (count_of(loaded), note) == (1, None)
 
 
 def test_a_read_only_disk_does_not_keep_a_camera_from_predicting(
@@ -259,16 +268,16 @@ def test_a_disk_that_is_mended_has_everything(
     saver.save(learner, "s", Place(16, "a"))
     for segments in (2, 3):
         (tmp_path / "state" / TEMPORARY).symlink_to("/dev/full")  # gone again after each try
-        learner.segments = segments
+        learner.learner.segments = segments
         saver.save(learner, "s", Place(16 * segments, "a"))
-    learner.segments = 4
+    learner.learner.segments = 4
     saver.save(learner, "s", Place(64, "a"))
     saver.save(learner, "s", Place(64, "a"))  # the same again, as at the end of a run
     events_out.settle()
     assert [event["ok"] for event in events(log, "save")] == [True, False, False, True]
     loaded, note = load(tmp_path / "state", bundle)
     assert loaded is not None
-    assert (loaded.counts["segments"], note) == (4, None)
+    assert (count_of(loaded), note) == (4, None)
     said = capsys.readouterr().err
     assert [line.partition(":")[0] for line in said.splitlines()] == ["warning", "note"]
     size = (tmp_path / "state" / CURRENT).stat().st_size

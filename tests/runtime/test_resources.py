@@ -20,6 +20,7 @@ from deco_runtime.engines import autoselect, registry
 from deco_runtime.host import machine as device
 from deco_runtime.host import threads
 from deco_runtime.host.job import Report
+from deco_runtime.learning.buffer import initial
 from deco_runtime.running.limits import Limits, Resources
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import open_bundle
@@ -119,7 +120,7 @@ def test_learning_keeps_to_its_share_of_the_time(bundle_path: Path, tmp_path: Pa
             wait_for(place / "e", "segment", number=1)
             found[share] = busy_share(process.pid, 2)
             summary, _ = stop(process)
-        assert learned(place, bundle_path).counts["segments"] == 1
+        assert learned(place, bundle_path).values["counts"]["segments"] == 1
         assert (summary["paused_seconds"]["cpu share"] > 1) is (share == 10)
     assert 0 < found[10] < 0.3 * found[100]
 
@@ -157,10 +158,11 @@ def test_a_run_that_was_too_hot_learns_the_same(bundle_path: Path, tmp_path: Pat
     assert summary["paused_seconds"]["temperature"] >= 1.5
     assert (summary["retrains"], summary["dropped_segments"], summary["given_up_segments"]) == (1, 0, 0)
     cool, hot = (learned(place, bundle_path) for place in places)
-    assert not np.array_equal(cool.model, open_bundle(bundle_path).weights())
-    assert cool.model.tobytes() == hot.model.tobytes()
-    assert cool.memory.x_syn.tobytes() == hot.memory.x_syn.tobytes()
-    assert (cool.generator, cool.counts, cool.position) == (hot.generator, hot.counts, hot.position)
+    assert not np.array_equal(cool.arrays["model"], open_bundle(bundle_path).weights())
+    assert {"model", "x_syn", "velocity"} <= cool.arrays.keys()
+    of_cool, of_hot = ({name: array.tobytes() for name, array in each.arrays.items()} for each in (cool, hot))
+    assert of_cool == of_hot
+    assert (cool.values, cool.position, cool.digest) == (hot.values, hot.position, hot.digest)
 
 
 # --- memory and heat beside a camera, which does not wait
@@ -196,7 +198,7 @@ def test_predictions_go_on_while_learning_waits(bundle_path: Path, tmp_path: Pat
     assert summary["paused_seconds"]["free memory"] >= 0.4
     assert summary["paused_seconds"]["temperature"] >= 1.2
     assert "learning pauses: 20 MiB of memory are free, and 32 are left alone; if that stays so, free some" in said
-    assert number <= learned(tmp_path, bundle_path).counts["segments"] <= number + 1
+    assert number <= learned(tmp_path, bundle_path).values["counts"]["segments"] <= number + 1
 
 
 @LINUX
@@ -212,8 +214,8 @@ def test_a_program_above_its_memory_limit_predicts_all_and_learns_nothing(bundle
     (paused,) = events(tmp_path / "e", "resources")
     assert paused["measured"] > paused["limit"] == 30
     found, bundle = learned(tmp_path, bundle_path), open_bundle(bundle_path)
-    assert np.array_equal(found.model, bundle.weights())
-    assert np.array_equal(found.memory.x_syn, bundle.buffer().x_syn)
+    assert np.array_equal(found.arrays["model"], bundle.weights())
+    assert np.array_equal(found.arrays["x_syn"], initial(bundle).x_syn)
     assert found.position == 80  # what was passed over is not met again
     assert len(events(tmp_path / "e", "save")) == 5
 
@@ -319,10 +321,10 @@ def test_threads_are_those_of_the_timing(
     monkeypatch.setattr(autoselect, "by_preference", lambda *_: {"portable": None, "openvino": None})
     monkeypatch.setattr(autoselect, "run_job", lambda job, limit, **arguments: told.append(arguments) or Report("died"))
     for _ in range(2):
-        assert autoselect.fastest(bundle, tmp_path, "condensation") == ("auto", None)
+        assert autoselect.fastest(bundle, tmp_path, "weight_gradient") == ("auto", None)
         assert [(job["engine"], job["at_most"]) for job in told] == [("portable", 1), ("openvino", 1)]
     threads.limit_threads(99)
-    autoselect.fastest(bundle, tmp_path, "condensation")
+    autoselect.fastest(bundle, tmp_path, "weight_gradient")
     assert [(job["engine"], job["at_most"]) for job in told[2:]] == [("portable", 2), ("openvino", 2)]
     answers: list[dict[str, Any]] = []
     autoselect.time_engine(lambda **content: answers.append(content), **told[0])

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from deco_runtime.engine import Engine
-from deco_runtime.learning.buffer import CondensedBuffer
-from deco_runtime.learning.deco import Learner
-from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.buffer import CondensedBuffer, initial
+from deco_runtime.learning.deco import Deco
+from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.learning.retrain import retrain, sgd_step
 from deco_runtime.storage.bundle import open_bundle
 from deco_runtime.types import Floats, Ints
@@ -84,7 +84,7 @@ def test_sgd_steps_are_those_of_torch(rate: float, momentum: float, decay: float
 @given(st.integers(1, 40), st.integers(1, 50))
 def test_every_epoch_sees_every_image_once(images: int, batch: int) -> None:
     engine, buffer = Recording(CLASSES), small_buffer(images)
-    recipe = Recipe(retrain_epochs=2, retrain_batch=batch)
+    recipe = Hyperparameters(retrain_epochs=2, retrain_batch=batch)
     retrain(engine, start(), buffer, CLASSES, recipe, np.random.default_rng(0))
     per_epoch = -(-images // batch)
     assert len(engine.batches) == 2 * per_epoch
@@ -102,7 +102,7 @@ def test_every_epoch_sees_every_image_once(images: int, batch: int) -> None:
 
 def test_two_epochs_differ_in_order() -> None:
     engine = Recording(CLASSES)
-    retrain(engine, start(), small_buffer(20), CLASSES, Recipe(retrain_epochs=2), np.random.default_rng(0))
+    retrain(engine, start(), small_buffer(20), CLASSES, Hyperparameters(retrain_epochs=2), np.random.default_rng(0))
     (first, _), (second, _) = engine.batches
     assert not np.array_equal(first, second)
 
@@ -110,7 +110,7 @@ def test_two_epochs_differ_in_order() -> None:
 def test_retrain_is_the_algorithm_written_out() -> None:
     """All of it in one batch, so that order does not matter: plain float64 against the function."""
     buffer, theta = small_buffer(8), start()
-    recipe = Recipe(retrain_epochs=30, retrain_rate=0.1)
+    recipe = Hyperparameters(retrain_epochs=30, retrain_rate=0.1)
     result, losses = retrain(LinearEngine(CLASSES), theta, buffer, CLASSES, recipe, np.random.default_rng(0))
     flat, one_hot = buffer.x_syn.reshape(8, -1).astype(np.float64), np.eye(CLASSES)[buffer.y_syn]
     w, v, expected = theta.astype(np.float64).reshape(CLASSES, -1), 0.0, []
@@ -128,7 +128,7 @@ def test_retrain_is_the_algorithm_written_out() -> None:
 def test_the_loss_is_the_mean_over_uneven_batches() -> None:
     """With a vanishing rate θ stays, so each epoch's loss is that of the whole buffer."""
     buffer, theta = small_buffer(10), start()
-    recipe = Recipe(retrain_epochs=3, retrain_batch=4, retrain_rate=1e-30, weight_decay=0.0)
+    recipe = Hyperparameters(retrain_epochs=3, retrain_batch=4, retrain_rate=1e-30, weight_decay=0.0)
     _, losses = retrain(LinearEngine(CLASSES), theta, buffer, CLASSES, recipe, np.random.default_rng(0))
     whole = np.eye(CLASSES, dtype=np.float32)[buffer.y_syn]
     total, _ = LinearEngine(CLASSES).weight_gradient(theta, buffer.x_syn, whole)
@@ -138,7 +138,12 @@ def test_the_loss_is_the_mean_over_uneven_batches() -> None:
 def test_no_epochs_change_nothing() -> None:
     theta = start()
     result, losses = retrain(
-        LinearEngine(CLASSES), theta, small_buffer(8), CLASSES, Recipe(retrain_epochs=0), np.random.default_rng(0)
+        LinearEngine(CLASSES),
+        theta,
+        small_buffer(8),
+        CLASSES,
+        Hyperparameters(retrain_epochs=0),
+        np.random.default_rng(0),
     )
     np.testing.assert_array_equal(result, theta)
     assert losses == []
@@ -146,7 +151,7 @@ def test_no_epochs_change_nothing() -> None:
 
 def test_the_same_generator_gives_the_same_model() -> None:
     def run(seed: int) -> Floats:
-        recipe = Recipe(retrain_epochs=5, retrain_batch=3, retrain_rate=0.1)
+        recipe = Hyperparameters(retrain_epochs=5, retrain_batch=3, retrain_rate=0.1)
         engine = LinearEngine(CLASSES)
         return retrain(engine, start(), small_buffer(20), CLASSES, recipe, np.random.default_rng(seed))[0]
 
@@ -160,7 +165,7 @@ def test_check_may_stop_it_and_nothing_has_changed(after: int) -> None:
     buffer, theta = small_buffer(8), start()
     inputs = [theta.copy(), buffer.x_syn.copy(), buffer.y_syn.copy(), buffer.velocity.copy()]
     rng = np.random.default_rng(0)
-    learner = Learner(LinearEngine(CLASSES), [], theta, buffer, CLASSES, Recipe(retrain_epochs=5), rng)
+    learner = Deco(LinearEngine(CLASSES), [], theta, buffer, CLASSES, Hyperparameters(retrain_epochs=5), rng)
     calls: list[None] = []
 
     def check() -> None:
@@ -173,18 +178,18 @@ def test_check_may_stop_it_and_nothing_has_changed(after: int) -> None:
         learner.retrain(check)
     assert len(calls) == after
     assert rng.bit_generator.state == state
-    assert learner.theta is theta
-    assert learner.buffer is buffer
+    assert learner.model is theta
+    assert learner.memory is buffer
     assert learner.retrains == 0
     for kept, now in zip(inputs, [theta, buffer.x_syn, buffer.y_syn, buffer.velocity], strict=True):
         np.testing.assert_array_equal(now, kept)
     assert learner.retrain().accepted  # and it can be done again
-    assert learner.theta is not theta
+    assert learner.model is not theta
 
 
 def test_check_is_called_before_each_epoch() -> None:
     calls: list[None] = []
-    recipe = Recipe(retrain_epochs=7, retrain_batch=2)
+    recipe = Hyperparameters(retrain_epochs=7, retrain_batch=2)
     retrain(
         LinearEngine(CLASSES),
         start(),
@@ -199,7 +204,7 @@ def test_check_is_called_before_each_epoch() -> None:
 
 def test_a_real_bundle_learns(engine: Engine, bundle_path: object) -> None:
     bundle = open_bundle(bundle_path)  # type: ignore[arg-type]
-    theta, buffer = bundle.weights(), bundle.buffer()
+    theta, buffer = bundle.weights(), initial(bundle)
     inputs = [theta.copy(), buffer.x_syn.copy(), buffer.velocity.copy()]
     recipe = replace(bundle.recipe, retrain_epochs=20, retrain_batch=8, retrain_rate=0.01)
 

@@ -11,15 +11,18 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from deco_runtime.learning.learner import BaseLearner
+from deco_runtime.learning.arrays import arrays_of
+from deco_runtime.learning.buffer import initial
+from deco_runtime.learning.guard import Unguarded
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.types import Frame
 from fake_engine import fresh
 from mjpeg_server import mjpeg_server, numbered
 from processes import events, started, wait_for
@@ -52,7 +55,7 @@ def run(bundle: Path, *more: str, name: str = "paper", recipe: list[str] = QUICK
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
-def start_of(bundle: Path, name: str = "paper") -> BaseLearner:
+def start_of(bundle: Path, name: str = "paper") -> Unguarded:
     return fresh(open_bundle(bundle), name)
 
 
@@ -67,9 +70,15 @@ def learned(directory: Path, bundle: Path, name: str = "paper") -> states.Learne
     return state
 
 
+def counts(state: states.LearnedState) -> dict[str, int]:
+    found: dict[str, int] = state.values["counts"]
+    return found
+
+
 def same(a: states.LearnedState, b: states.LearnedState) -> bool:
-    arrays = [[array.tobytes() for array in (s.model, *vars(s.memory).values())] for s in (a, b)]
-    return arrays[0] == arrays[1] and a.generator == b.generator and a.counts == b.counts and a.position == b.position
+    """Bit for bit: what was learned, what the guard keeps, where generator and stream are."""
+    arrays = [{name: array.tobytes() for name, array in s.arrays.items()} for s in (a, b)]
+    return arrays[0] == arrays[1] and (a.values, a.position, a.digest) == (b.values, b.position, b.digest)
 
 
 @both_recipes
@@ -81,7 +90,7 @@ def test_demo_learns_scores_and_reports(name: str, recipe: list[str], bundle_pat
     assert summary["retrains"] == 6
     assert summary["frames"] == 208
     assert 0.5 < summary["frozen"] <= 1
-    assert 0.5 < summary["learned"] <= 1
+    assert summary["frozen"] + (0.02 if name == "deco+" else -0.02) <= summary["learned"] <= 1
     assert "before: deployed model" in said
     assert "after: deployed model" in said
     lines = events(tmp_path / "e")
@@ -98,19 +107,60 @@ def test_demo_learns_scores_and_reports(name: str, recipe: list[str], bundle_pat
     retrains = events(tmp_path / "e", "retrain")
     if name == "paper":
         assert len(first["distances"]) == 2
+        assert isinstance(first["contrastive"], float)
+        assert "unknown" not in first
         assert retrains[0]["loss"][1] < retrains[0]["loss"][0]
     else:
-        assert first["distances"] == []
-        assert retrains[0]["loss"] is first["contrastive"] is None
+        assert retrains[0]["loss"] is None
+        assert first["unknown"] == 0
+        assert not {"distances", "contrastive"} & first.keys()
     assert retrains[0]["accepted"]
     dropped = sum(not line["accepted"] for line in retrains)
     state = learned(tmp_path / "s", bundle_path, name)
-    assert state.counts == {"segments": 13, "since_retrain": 1, "retrains": 6, "dropped": dropped}
+    assert counts(state) == {"segments": 13, "since_retrain": 1, "retrains": 6, "dropped": dropped}
     assert state.position == 208
-    assert not np.array_equal(state.model, start_of(bundle_path, name).model)
+    assert not np.array_equal(state.arrays["model"], start_of(bundle_path, name).learner.model)
     assert summary["learned"] == events(tmp_path / "e", "score")[-1]["deployed"]
     assert summary["before"] == events(tmp_path / "e", "score")[0]["deployed"]
     assert name == "deco+" or summary["before"] == summary["frozen"]
+
+
+def test_the_stream_makes_deco_plus_better_than_the_model_it_came_with(bundle_path: Path, tmp_path: Path) -> None:
+    """What the product is for, as its users get it: a whole stream, and none of the recipe's values changed."""
+    more = ["--demo", "--state", f"{tmp_path}/s", "--events", f"{tmp_path}/e"]
+    summary, said = run(bundle_path, *more, name="deco+", recipe=[])
+    assert summary["learned"] >= summary["frozen"] + 0.02
+    assert summary["learned"] > summary["before"] > summary["frozen"]
+    assert summary["stream_accuracy"] >= plain_accuracy(bundle_path, summary["frames"]) + 0.02
+    assert summary["retrains"] == summary["segments"] == 11  # the last one is not complete, and is learned from too
+    assert summary["unlearned_frames"] == summary["dropped_updates"] == 0
+    scores = events(tmp_path / "e", "score")
+    assert [(line["when"], line["segment"]) for line in scores] == [
+        ("before", 0), ("during", 5), ("during", 10), ("after", 11),
+    ]  # fmt: skip
+    assert {line["frozen"] for line in scores} == {summary["frozen"]}
+    assert [scores[0]["deployed"], scores[-1]["deployed"]] == [summary["before"], summary["learned"]]
+    assert f"after: deployed model {summary['learned']:.1%}, never updated {summary['frozen']:.1%}" in said
+    _, note = load(tmp_path / "s", bundle_path, "deco+")
+    assert note is None
+    again, _ = run(bundle_path, *more, "--max-segments", "1", name="deco+", recipe=[])
+    assert again["before"] == summary["learned"]  # what was learned is there at the next start
+
+
+def plain_accuracy(bundle: Path, frames: int) -> float:
+    """Share of the first frames of the demo stream that the bundle's model answers right as it is."""
+    from deco_runtime.engines.registry import open_engine
+    from deco_runtime.preprocess import preprocess
+    from deco_runtime.sources import _playback
+
+    opened, labels, right = open_bundle(bundle), np.load(bundle / "demo" / "labels.npy"), 0
+    engine, theta = open_engine(opened, "portable"), opened.weights()
+    with closing(_playback.open_file(bundle / "demo" / "stream.avi")) as stream:
+        for label, frame in zip(labels[:frames], stream.frames(), strict=False):
+            assert isinstance(frame, Frame)
+            x = preprocess(frame.pixels, opened.preprocessing)[None]
+            right += int(engine.predict(theta, x)[0].argmax() == label)
+    return right / frames
 
 
 def test_both_engines_learn_the_same(bundle_path: Path, tmp_path: Path) -> None:
@@ -122,7 +172,7 @@ def test_both_engines_learn_the_same(bundle_path: Path, tmp_path: Path) -> None:
         state = ["--state", f"{tmp_path}/{name}"]
         summary, _ = run(bundle_path, "--demo", *state, "--engine", name, "--max-segments", "2")
         assert summary["engine"] == name
-    a, b = (learned(tmp_path / name, bundle_path).model for name in ("portable", "ort-training"))
+    a, b = (learned(tmp_path / name, bundle_path).arrays["model"] for name in ("portable", "ort-training"))
     assert not np.array_equal(a, open_bundle(bundle_path).weights())
     assert np.abs(a - b).max() <= 1e-3 * np.abs(b).max()
 
@@ -155,11 +205,11 @@ def test_kill_nine_at_any_moment_loses_nothing_but_time(
     kills = 0
     for _ in range(40):
         state, _ = load(tmp_path / "killed", bundle_path, name)
-        left = total - (state.counts["segments"] if state else 0)
+        left = total - (counts(state)["segments"] if state else 0)
         if left == 0:
             break
         command = arguments(bundle_path, *demo, "--max-segments", str(left), "--state", f"{tmp_path}/killed", **by)
-        before = state.counts["segments"] if state else 0
+        before = counts(state)["segments"] if state else 0
         with started(command, stdout=subprocess.DEVNULL) as process:
             if kills < 5:
                 wait_for_progress(tmp_path / "killed", before)
@@ -204,7 +254,7 @@ def test_a_signal_stops_cleanly_and_quickly(number: signal.Signals, bundle_path:
         summary, _ = stop(process, number)
     assert summary["segments"] == 2
     state = learned(tmp_path / "s", bundle_path)
-    assert state.counts == {"segments": 2, "since_retrain": 2, "retrains": 0, "dropped": 0}
+    assert counts(state) == {"segments": 2, "since_retrain": 2, "retrains": 0, "dropped": 0}
     summary, _ = run(bundle_path, "--demo", "--state", f"{tmp_path}/s", "--max-segments", "1")
     assert summary["retrains"] == 1  # the one that was due
     run(bundle_path, "--demo", "--state", f"{tmp_path}/whole", "--max-segments", "3")
@@ -233,8 +283,8 @@ def test_harm_is_rolled_back_then_learning_pauses_and_is_tried_again(bundle_path
     assert summary["frames"] == 112
     assert summary["dropped_updates"] == 4
     state, bundle = learned(tmp_path / "s", bundle_path), open_bundle(bundle_path)
-    assert np.array_equal(state.model, bundle.weights())
-    assert np.array_equal(state.memory.x_syn, bundle.buffer().x_syn)
+    assert np.array_equal(state.arrays["model"], bundle.weights())
+    assert np.array_equal(state.arrays["x_syn"], initial(bundle).x_syn)
 
 
 def test_a_run_goes_on_in_the_middle_of_a_pause(bundle_path: Path, tmp_path: Path) -> None:
@@ -243,30 +293,32 @@ def test_a_run_goes_on_in_the_middle_of_a_pause(bundle_path: Path, tmp_path: Pat
         run(bundle_path, "--demo", "--state", f"{tmp_path}/parts", "--max-segments", count, recipe=HARM)
     whole, parts = learned(tmp_path / "whole", bundle_path), learned(tmp_path / "parts", bundle_path)
     assert same(whole, parts)
-    assert whole.guard is not None
-    assert parts.guard is not None
-    assert (whole.guard.rejections, whole.guard.pause) == (parts.guard.rejections, parts.guard.pause) == (5, 3)
-    assert np.array_equal(whole.guard.memory.x_syn, parts.guard.memory.x_syn)
-    assert np.array_equal(whole.guard.best, parts.guard.best)
+    assert whole.values["guard"] == parts.values["guard"] == {"rejections": 5, "pause": 3}
+    for state in (whole, parts):  # nothing was ever accepted, and the guard keeps no other memory
+        assert np.array_equal(state.arrays["x_syn"], initial(open_bundle(bundle_path)).x_syn)
+        assert not state.arrays["velocity"].any()
+        assert "guard_x_syn" not in state.arrays
+    assert np.array_equal(whole.arrays["guard_best"], parts.arrays["guard_best"])
 
 
 def test_what_was_learned_without_a_guard_is_judged_by_the_next_run(bundle_path: Path, tmp_path: Path) -> None:
     more = ["--demo", "--state", f"{tmp_path}/s", "--max-segments", "1"]
     summary, _ = run(bundle_path, *more, "--no-guard", recipe=HARM)
     assert summary["learned"] < summary["frozen"] - 0.1
-    assert learned(tmp_path / "s", bundle_path).guard is None
+    assert "guard" not in learned(tmp_path / "s", bundle_path).values
     summary, said = run(bundle_path, *more, "--events", f"{tmp_path}/e")
     assert "goes back to what the bundle starts with" in said
     assert events(tmp_path / "e", "guard")[0]["decision"] == "rolled back"
     assert summary["learned"] == summary["frozen"]
-    assert np.array_equal(learned(tmp_path / "s", bundle_path).model, open_bundle(bundle_path).weights())
+    assert np.array_equal(learned(tmp_path / "s", bundle_path).arrays["model"], open_bundle(bundle_path).weights())
 
 
 def test_statistics_learned_without_a_guard_are_judged_by_the_next_run(bundle_path: Path, tmp_path: Path) -> None:
     """No setting of deco+ does harm, so what is saved here learned that every digit is the one opposite."""
     start = start_of(bundle_path, "deco+")
-    before, memory = start.model, start.memory
-    start.memory = replace(memory, b=memory.b[:, ::-1])
+    learner = start.learner
+    before, memory = learner.model, learner.memory
+    learner.memory = replace(memory, b=memory.b[:, ::-1])
     assert start.retrain().accepted
     states.save(tmp_path / "s", states.LearnedState.of(start, open_bundle(bundle_path), "", 0))
     more = ["--demo", "--state", f"{tmp_path}/s", "--events", f"{tmp_path}/e", "--max-segments", "1"]
@@ -285,9 +337,10 @@ def test_statistics_learned_without_a_guard_are_judged_by_the_next_run(bundle_pa
         assert (summary["before"] > summary["frozen"] - 0.1) is guarded  # a run starts with what was learned
     assert [line["decision"] for line in events(tmp_path / "e", "guard")] == ["rolled back"]
     state = learned(tmp_path / "s", bundle_path, "deco+")
-    assert np.array_equal(state.model, before)
-    assert state.guard is not None
-    assert all(np.array_equal(getattr(state.guard.memory, name), array) for name, array in vars(memory).items())
+    assert np.array_equal(state.arrays["model"], before)
+    assert "guard" in state.values
+    assert all(np.array_equal(state.arrays[f"guard_{name}"], array) for name, array in arrays_of(memory).items())
+    assert not all(np.array_equal(state.arrays[name], array) for name, array in arrays_of(memory).items())
 
 
 def test_without_guard_images_the_other_checks_are_on_and_it_is_said(bundle_path: Path, tmp_path: Path) -> None:
@@ -307,7 +360,7 @@ def test_a_finished_stream_starts_over(bundle_path: Path, tmp_path: Path) -> Non
     for segments in (3, 6):
         run(bundle_path, "--demo", "--state", f"{tmp_path}/s", recipe=recipe)
         state = learned(tmp_path / "s", bundle_path)
-        assert state.counts["segments"] == segments
+        assert counts(state)["segments"] == segments
         assert state.position == 0
 
 
@@ -319,6 +372,32 @@ def test_plain_inference_learns_and_saves_nothing(bundle_path: Path, tmp_path: P
     assert summary["retrains"] == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "e"]
     assert [sum(e["votes"].values()) for e in events(tmp_path / "e", "segment")] == [16] * 4
+
+
+@both_recipes
+def test_plain_inference_never_changes_and_takes_up_nothing(
+    name: str, recipe: list[str], bundle_path: Path, tmp_path: Path
+) -> None:
+    """Every answer of a whole stream is that of the bundle's model, though a better one was learned already."""
+    demo = ["--demo", "--state", f"{tmp_path}/s"]
+    run(bundle_path, *demo, "--max-segments", "3", name=name, recipe=recipe)
+    assert counts(learned(tmp_path / "s", bundle_path, name))["retrains"] == 1
+    before = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in (tmp_path / "s").iterdir()}
+    more = ["--no-learn", "--events", f"{tmp_path}/e", "--save-every", "0"]
+    summary, said = run(bundle_path, *demo, *more, name=name, recipe=recipe)
+    assert {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in (tmp_path / "s").iterdir()} == before
+    assert summary["learned"] == summary["before"] == summary["frozen"]
+    assert summary["frames"] == len(np.load(bundle_path / "demo" / "labels.npy"))
+    assert summary["stream_accuracy"] == plain_accuracy(bundle_path, summary["frames"])
+    assert [summary[key] for key in ("retrains", "dropped_updates", "saved_bytes", "unlearned_frames")] == [0] * 4
+    lines = events(tmp_path / "e")
+    assert {line["event"] for line in lines} == {"source", "segment", "score"}
+    assert [(line["when"], line["deployed"]) for line in lines if line["event"] == "score"] == [
+        ("before", summary["frozen"]), ("after", summary["frozen"]),
+    ]  # fmt: skip
+    for line in events(tmp_path / "e", "segment"):
+        assert not {"active", "kept", "dropped", "pseudo_accuracy"} & line.keys()
+    assert "goes on with" not in said
 
 
 def write_folder(bundle: Path, root: Path, per_class: int) -> None:
@@ -375,8 +454,8 @@ def test_a_live_stream_learns_in_its_own_thread(bundle_path: Path, tmp_path: Pat
         )
     assert summary["segments"] == 4
     state = learned(tmp_path / "s", bundle_path)
-    assert state.counts["segments"] + summary["dropped_segments"] == 4
-    assert state.counts["segments"] >= 1
+    assert counts(state)["segments"] + summary["dropped_segments"] == 4
+    assert counts(state)["segments"] >= 1
     assert state.position == 0
     opened, *segments = events(tmp_path / "e", "source")[:1] + events(tmp_path / "e", "segment")
     assert [opened[key] for key in ("action", "width", "height", "fourcc")] == ["opened", 64, 48, "MJPG"]
@@ -432,7 +511,7 @@ def test_a_camera_that_was_away_is_learned_from_again(bundle_path: Path, tmp_pat
     assert summary["reconnects"] == 1
     assert said.count("it is tried again until it is back") == 2
     assert said.count("is back after") == 1
-    assert learned(tmp_path / "s", bundle_path).counts["segments"] == len(events(e, "segment")) >= before + 2
+    assert counts(learned(tmp_path / "s", bundle_path))["segments"] == len(events(e, "segment")) >= before + 2
     assert events(e, "source")[-1]["action"] == "ended"
     assert events(e, "source")[-1]["reconnects"] == 1
 
@@ -455,8 +534,11 @@ def test_opencv_that_never_comes_back_does_not_keep_the_run(bundle_path: Path, t
             (lost,) = wait_for(tmp_path / "e", "source", action="lost")
             assert lost["stalled"] is True
             assert f"every {STALL_S:g} s" in lost["reason"]
-            time.sleep(1.5)  # now it hangs in opening
-            assert len(clients) == 2
+            limit = time.monotonic() + 60
+            while len(clients) < 2:
+                assert time.monotonic() < limit, "it does not try again"
+                time.sleep(0.02)
+            time.sleep(0.5)  # now it hangs in opening
             summary, _ = stop(process, signal.SIGINT)
         over.set()
     assert summary["frames"] > 0
@@ -469,7 +551,7 @@ def test_real_clips_go_through_the_capture_path(name: str, bundle_path: Path, tm
     summary, _ = run(bundle_path, "--video", str(VIDEOS / f"{name}.mp4"), "--state", f"{tmp_path}/s")
     assert summary["frames"] >= 30
     assert summary["dropped_frames"] == 0
-    assert learned(tmp_path / "s", bundle_path).counts["segments"] == summary["segments"] >= 1
+    assert counts(learned(tmp_path / "s", bundle_path))["segments"] == summary["segments"] >= 1
 
 
 def test_two_runs_do_not_need_each_other(bundle_path: Path, tmp_path: Path) -> None:

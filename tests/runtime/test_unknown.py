@@ -7,9 +7,9 @@ import pytest
 import scipy.linalg
 import scipy.spatial.distance
 from deco_runtime.learning.deco_plus import DecoPlus
-from deco_runtime.learning.recipe import named
 from deco_runtime.learning.regression import Start, Statistics, add, scores, solve
 from deco_runtime.learning.unknown import LARGEST, RIDGE, Known, odds
+from deco_runtime.learning.voter import Voter
 from deco_runtime.types import Floats, Ints, Segment
 from fake_engine import LinearEngine
 
@@ -83,7 +83,7 @@ def test_the_mean_of_a_known_scene_is_within_the_edge_95_times_of_100_whatever_i
 def learner(unknown: Floats | None) -> DecoPlus:
     _, _, statistics = labelled()
     engine, start = LinearEngine(CLASSES, MEANS.ravel() / 4), Start(statistics, 1.0, 0.1, 1.0, 0.5, unknown)
-    return DecoPlus(engine, start, CLASSES, named("deco+"), np.random.default_rng(0))
+    return DecoPlus(engine, Voter(start, CLASSES), DecoPlus.RECIPE, np.random.default_rng(0))
 
 
 def fitted() -> Floats:
@@ -96,24 +96,28 @@ def fitted() -> Floats:
     return np.array([slope, 0, 0, -slope * np.quantile(known, 0.95), -slope * known.mean()], np.float32)
 
 
-def segment(y: Ints, seed: int = 7) -> Segment:
-    x = draw(y, seed).reshape(len(y), 3, 2, 2)
-    return Segment(x, np.zeros(len(y), np.int64), np.ones(len(y), np.float32), y)
+def images(y: Ints, seed: int = 7) -> Floats:
+    return draw(y, seed).reshape(len(y), 3, 2, 2)
+
+
+def segment(it: DecoPlus, y: Ints, seed: int = 7) -> Segment:
+    return Segment(it.observe(images(y, seed)), np.zeros(len(y), np.int64), np.ones(len(y), np.float32), y)
 
 
 def test_unknown_frames_are_answered_so_counted_and_not_learned_from() -> None:
     it, y = learner(fitted()), np.repeat([0, -1, 2, -1], 32)
-    before, given = it.statistics.b[-1], segment(y)
-    logits, unknown = it.recognise(given.x)
-    assert logits.shape == (128, CLASSES)
+    before, given = it.memory.b[-1], segment(it, y)
+    assert it.answer(it.model, given.observed).shape == (128, CLASSES)
+    unknown = it.strangeness(given.observed)
+    assert unknown.shape == (128,)
     assert np.mean(unknown[y < 0] > 0.5) > 0.75
     assert np.mean(unknown[y >= 0] > 0.5) < 0.12
     report = it.learn(given)
-    assert report.unknown == pytest.approx(64, abs=3)
+    assert report.figures["unknown"] == pytest.approx(64, abs=3)
     assert report.kept == pytest.approx(0.5, abs=0.03)
     assert report.active == [0, 2]
     assert report.pseudo_accuracy == pytest.approx(1, abs=0.04)
-    np.testing.assert_allclose(it.statistics.b[-1] - before, [32, 0, 32, 0], atol=2)
+    np.testing.assert_allclose(it.memory.b[-1] - before, [32, 0, 32, 0], atol=2)
     assert it.scene is not None
     assert it.scene.shape == (CLASSES + 1,)
     assert it.scene[-1] > 0.9
@@ -126,19 +130,21 @@ def test_most_frames_may_be_unknown_and_what_is_learned_stays_that_of_the_known_
     y = np.repeat(scenes, 32)
     mixed, alone = learner(fitted()), learner(fitted())
     for part in np.split(y, 10):
-        mixed.learn(segment(part))
+        mixed.learn(segment(mixed, part))
     for part in scenes[scenes >= 0]:
-        alone.learn(segment(np.repeat(part, 32)))
+        alone.learn(segment(alone, np.repeat(part, 32)))
     for it in (mixed, alone):
         it.retrain()
-    test = segment(np.arange(400) % CLASSES, 9)
-    right = [np.mean(it.predict(test.x).argmax(axis=1) == test.labels) for it in (mixed, alone)]
+    labels = np.arange(400) % CLASSES
+    right = [np.mean(it.predict(images(labels, 9)).argmax(axis=1) == labels) for it in (mixed, alone)]
     assert right[0] > right[1] - 0.005
 
 
 def test_without_weights_nothing_is_unknown() -> None:
     it = learner(None)
-    _, unknown = it.recognise(segment(np.repeat([0, -1], 8)).x)
+    given = segment(it, np.repeat([0, -1], 8))
+    unknown = it.strangeness(given.observed)
+    assert unknown.shape == (16,)
     assert not unknown.any()
-    report = it.learn(segment(np.repeat([0, -1], 8)))
-    assert (report.unknown, report.kept) == (0, 1.0)
+    report = it.learn(given)
+    assert (report.figures, report.kept) == ({"unknown": 0}, 1.0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from deco_runtime.learning.recipe import Recipe
+from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.learning.vote import active_classes, pseudo_label, targets, vote
 from deco_runtime.types import Floats, Ints, Segment
 from hypothesis import given
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy.special import softmax
 
-RECIPE = Recipe()
+RECIPE = Hyperparameters()
 RELABEL = replace(RECIPE, vote="relabel")
 
 
@@ -23,7 +23,7 @@ def segment(pseudo: list[int] | Ints) -> Segment:
     n = len(pseudo)
     confidence = (np.arange(1, n + 1) / n).astype(np.float32)
     x = np.zeros((n, 3, 2, 2), np.float32)
-    return Segment(x, np.asarray(pseudo, np.int64), confidence, np.full(n, -1, np.int64))
+    return Segment({"x": x}, np.asarray(pseudo, np.int64), confidence, np.full(n, -1, np.int64))
 
 
 def votes(*counts: int) -> Ints:
@@ -117,7 +117,7 @@ def test_relabel_with_two_active_classes_filters() -> None:
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, RELABEL])
-def test_a_segment_without_a_majority_teaches_nothing(recipe: Recipe) -> None:
+def test_a_segment_without_a_majority_teaches_nothing(recipe: Hyperparameters) -> None:
     active = vote(segment([0, 1, 2, 3]), 4, recipe)
     assert len(active) == 0
     assert active.classes.tolist() == []

@@ -9,10 +9,10 @@ from importlib import util
 from pathlib import Path
 
 import click
+from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.terminal import exit_with, progress_bars
 from deco_runtime.engines.registry import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
-from deco_runtime.learning import registry
 from deco_runtime.telemetry.console import say
 from rich.console import Console
 
@@ -39,7 +39,7 @@ def command() -> None:
 @click.option("--bundle", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Made by deco-export.")
 @click.option(
     "--recipe",
-    type=click.Choice(registry.names()),
+    type=RecipeName(),
     help="What is learned by, as for deco-run. paper needs a bundle of deco-export --ipc 10, and measures deco+ "
     "beside.  [default: the bundle's]",
 )

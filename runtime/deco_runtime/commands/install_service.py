@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.errors import RuntimeMissingError, StateError, UsageError
 from deco_runtime.learning import registry
 from deco_runtime.sources.video import VARIABLE
@@ -141,7 +142,7 @@ def unit(service: Service) -> str:
     metavar="DIR",
     help=f"Where learned state is kept; any but the default needs --user.  [default: {STATES}/NAME]",
 )
-@click.option("--recipe", type=click.Choice(registry.names()), help="As for deco-run.  [default: the bundle's]")
+@click.option("--recipe", type=RecipeName(), help="As for deco-run.  [default: the bundle's]")
 @click.option("--user", metavar="NAME", help="Who the service runs as.  [default: a user that systemd makes up]")
 @click.option("--name", default="deco", show_default=True, metavar="NAME", help="Of the service.")
 @click.option("--print", "show", is_flag=True, help="Write the unit to standard output, and to no file.")

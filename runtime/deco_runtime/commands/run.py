@@ -16,6 +16,7 @@ import click
 
 from deco_runtime import sources
 from deco_runtime.commands.install_service import install_service
+from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.terminal import exit_with, interrupted, on_signals
 from deco_runtime.engine import PRECISIONS
 from deco_runtime.engines.registry import engines
@@ -75,7 +76,7 @@ def command() -> click.Command:
         ),
         click.Option(
             ["--recipe"],
-            type=click.Choice(registry.names()),
+            type=RecipeName(),
             help="How to learn: "
             + " ".join(f"{name}: {registry.learner(name).ABOUT}" for name in registry.names())
             + "  [default: the bundle's]",
@@ -285,7 +286,7 @@ def main() -> None:
     warnings.simplefilter("ignore", RuntimeWarning)  # what is not finite is dropped, counted and reported
     # Not a group around everything: its usage line and its errors would be those of a command with subcommands.
     group = click.Group("deco-run", [install_service], context_settings={"help_option_names": ["-h", "--help"]})
-    sys.exit(exit_with(group if sys.argv[1:2] == ["install-service"] else command()))
+    sys.exit(exit_with(group if sys.argv[1:2] == ["install-service"] else command))
 
 
 if __name__ == "__main__":  # how the service starts it

@@ -34,8 +34,8 @@ PATIENCE_S = 5.0
 _received: tuple[int, float] | None = None  # the signal that ends the command, and when it came
 
 
-def exit_with(command: click.Command) -> int:
-    """Run a click command; its exit code, with every DecoError printed as its sentence on stderr.
+def exit_with(command: click.Command | Callable[[], click.Command]) -> int:
+    """Run a click command, or what makes one; its exit code, with every DecoError printed as its sentence on stderr.
 
     A signal that ends it: the word for that, and 128 + its number, as shells have it.
     """
@@ -58,9 +58,10 @@ def exit_with(command: click.Command) -> int:
     return code
 
 
-def _run(command: click.Command) -> int:
+def _run(command: click.Command | Callable[[], click.Command]) -> int:
     try:
-        result = command.main(standalone_mode=False)
+        made = command if isinstance(command, click.Command) else command()
+        result = made.main(standalone_mode=False)
     except BaseException as error:
         # A package whose import was interrupted raises whatever it likes.
         if _received is not None or isinstance(error, (click.Abort, KeyboardInterrupt)):

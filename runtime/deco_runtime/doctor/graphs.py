@@ -6,14 +6,11 @@ import math
 import signal
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deco_runtime.doctor.findings import Finding, Level
 from deco_runtime.host.job import Report, run_job
 from deco_runtime.host.job_child import Answer
-
-if TYPE_CHECKING:
-    pass
 
 BUNDLE_S = 120.0
 """Seconds for reading and hashing the bundle."""
@@ -106,7 +103,7 @@ def _advice(engine: str, report: Report | None = None) -> str:
 
 
 def describe(answer: Answer, path: str) -> None:
-    """Job: open the bundle and say what there is to try. Raises BundleError.
+    """Job: open the bundle and say what there is to try. Raises BundleError, also where its own recipe could not start.
 
     engines: those usable here, the one that deco-run takes first. lacks: graphs that the bundle may lack, and does.
     condensed: whether it has condensed images.
@@ -119,6 +116,8 @@ def describe(answer: Answer, path: str) -> None:
     from deco_runtime.storage.bundle import open_bundle
 
     bundle = open_bundle(Path(path))
+    kind = registry.learner(bundle.recipe.name)
+    registry.started(kind, bundle)
     there = [graph for graph in INPUTS if f"graphs/{graph}.onnx" in bundle.files]
     answer(
         files=len(bundle.files),
@@ -129,7 +128,7 @@ def describe(answer: Answer, path: str) -> None:
         engines=[name for name, reason in by_preference(bundle).items() if reason is None],
         graphs=there,
         lacks=[graph for graph in INPUTS if graph not in there],
-        state_bytes=registry.state_bytes(registry.learner(bundle.recipe.name), bundle),
+        state_bytes=registry.state_bytes(kind, bundle),
     )
 
 

@@ -29,6 +29,9 @@ REDUCED = 0.2
 """Largest allowed ‖found − expected‖₂ / ‖expected‖₂ of gradients in bf16 or fp16: with 8 bits of a mantissa a tenth is
 usual for a trained model of three layers, while a wrong kernel is off by the whole."""
 
+BLOCK = 1 << 16
+"""Elements that are compared at a time."""
+
 INPUTS = {
     "predict": ("x",),
     "weight_gradient": ("x", "t"),
@@ -160,9 +163,18 @@ def relative_error(found: Floats, expected: Floats, order: float = np.inf) -> fl
     """‖found − expected‖ / ‖expected‖, of the largest element or, at order 2, of all; infinite where shapes differ."""
     if found.shape != expected.shape:
         return float("inf")
-    difference = (found.astype(np.float64) - expected).ravel()
-    norm = float(np.linalg.norm(difference, order))
-    return norm / max(float(np.linalg.norm(expected.astype(np.float64).ravel(), order)), 1e-30)
+    norms = [
+        (np.linalg.norm(a.astype(np.float64) - b, order), np.linalg.norm(b.astype(np.float64), order))
+        for a, b in zip(_blocks(found), _blocks(expected), strict=True)
+    ]
+    difference, size = np.linalg.norm(norms, order, axis=0)  # of the blocks' norms: both orders allow it
+    return float(difference) / max(float(size), 1e-30)
+
+
+def _blocks(values: Floats) -> list[Floats]:
+    """All elements, BLOCK at a time: in float64 a large gradient would be held several times over."""
+    flat = values.ravel()
+    return [flat[start : start + BLOCK] for start in range(0, max(1, flat.size), BLOCK)]
 
 
 def _broken(bundle: Bundle, expected: str) -> BundleError:

@@ -23,6 +23,10 @@ from deco_runtime.host.scratch import nameless
 Json = dict[str, Any]
 End = Literal["done", "refused", "failed", "died", "silent"]
 
+PYTHON = (sys.executable, "-P") if sys.version_info >= (3, 11) else (sys.executable,)
+"""Starts a Python that does not look at the current directory: where that was removed, Python 3.13.0 to 3.13.2 fail on
+every attribute that a module lacks, and numpy asks for some (python/cpython#130932)."""
+
 _DEATH_S = 2.0  # a process in the middle of a disk's or camera's system call cannot even be killed
 
 
@@ -69,7 +73,7 @@ def run_job(
     program = f"import sys; sys.path[:] = {sys.path!r}; from deco_runtime.host.job_child import main; main()"
     with nameless() as complaints:
         process = subprocess.Popen(
-            [sys.executable, "-c", program, function, json.dumps(arguments)],
+            [*PYTHON, "-c", program, function, json.dumps(arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=complaints,

@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Memory = Any
-"""What a learner makes its model of: a frozen dataclass whose fields are all arrays."""
+"""What a learner makes its model of: a frozen dataclass whose fields are all arrays, none of them named model, scene
+or best, which are stored beside it. Whole numbers of 64 bits are classes and never change, see `like`; counts are
+float32 or of 32 bits."""
 
 
 def arrays_of(memory: Memory) -> dict[str, Array]:

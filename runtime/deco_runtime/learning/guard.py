@@ -54,10 +54,13 @@ class Kept:
 class Unguarded:
     """A learner whose updates are all published that are finite, as in the paper: what a run drives and saves."""
 
-    pause = 0
-
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
+
+    @property
+    def pause(self) -> int:
+        """Segments left for which nothing is learned."""
+        return 0
 
     def learn(self, segment: Segment, check: Check = lambda: None) -> SegmentReport:
         """As `Learner.learn`."""
@@ -92,8 +95,7 @@ class Guarded(Unguarded):
         self.kept = Kept(learner.memory, np.zeros(0 if labelled is None else len(labelled.labels), bool))
 
     @property
-    def pause(self) -> int:  # type: ignore[override]
-        """Segments left for which nothing is learned."""
+    def pause(self) -> int:
         return self.kept.pause
 
     def learn(self, segment: Segment, check: Check = lambda: None) -> SegmentReport:

@@ -24,22 +24,38 @@ from deco_runtime.learning.origin import Bundle
 from deco_runtime.learning.recipe import Recipe
 
 GROUP = "deco_edge.learners"
+DECLARED = ("NAME", "TITLE", "ABOUT", "RECIPE", "GRAPH")
+"""What a learner must say of itself."""
 
 
 @cache
 def learners() -> dict[str, type[Learner]]:
     """Every learner by its NAME, sorted. Raises RuntimeMissingError for one of another package that fails to load."""
     modules = [import_module(f"{package.__name__}.{info.name}") for info in pkgutil.iter_modules(package.__path__)]
-    found = [module.LEARNER for module in modules if hasattr(module, "LEARNER")]
+    found = {module.LEARNER.NAME: module.LEARNER for module in modules if hasattr(module, "LEARNER")}
     for entry in metadata.entry_points(group=GROUP):
         try:
-            found.append(entry.load())
+            kind = _checked(entry.load())
+            if found.setdefault(kind.NAME, kind) is not kind:
+                raise ValueError(f"its NAME {kind.NAME!r} is that of another learner")
         except Exception as error:  # foreign code raises anything
             raise RuntimeMissingError(
                 f"expected a learner from the installed package's entry point {entry.name!r} = {entry.value!r}, but it "
                 f"fails with: {first_line(error)}; mend or uninstall that package"
             ) from error
-    return {each.NAME: each for each in sorted(found, key=lambda each: each.NAME)}
+    return dict(sorted(found.items()))
+
+
+def _checked(kind: Any) -> type[Learner]:
+    """What a package brings; TypeError or ValueError unless it is a learner with all that one needs."""
+    if not (isinstance(kind, type) and issubclass(kind, Learner)):
+        raise TypeError("it is no class derived from Learner")
+    lacking = [name for name in DECLARED if not hasattr(kind, name)] + sorted(getattr(kind, "__abstractmethods__", ()))
+    if lacking:
+        raise TypeError(f"{kind.__name__} lacks {', '.join(lacking)}")
+    if kind.RECIPE.name != kind.NAME:
+        raise ValueError(f"its RECIPE is named {kind.RECIPE.name!r}, and its NAME is {kind.NAME!r}")
+    return kind
 
 
 def learner(name: str) -> type[Learner]:

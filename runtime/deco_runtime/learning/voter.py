@@ -87,10 +87,8 @@ def fit(labelled: Labelled) -> tuple[dict[str, Array], list[str]]:
 
 def start(bundle: Bundle) -> Start:
     """What `fit` found. Raises BundleError where the bundle's file is not that."""
-    b = bundle.array(FILE, "b", np.float32, (None, len(bundle.classes)))
+    b = bundle.array(FILE, "b", np.float32, (bundle.represented + 1, len(bundle.classes)))
     a = bundle.array(FILE, "a", np.float32, (len(b) * (len(b) + 1) // 2,))
-    if len(b) < 2:
-        raise bundle.broken(FILE, "statistics of at least one value")
     keys = ("network_temperature", "regression_temperature", "mixed_temperature", "worth")
     network, regression, both, worth = (float(bundle.array(FILE, key, np.float32, ())) for key in keys)
     if min(network, regression, both) <= 0:

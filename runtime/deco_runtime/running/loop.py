@@ -70,6 +70,7 @@ class Run(Stream):
         self._report = Reporter(bundle.classes, source, bus, self._tally)
         self._retrains_before = self.learner.retrains
         self._first_prediction: float | None = None
+        self._grabbed = 0.0
         self._worker: Worker | None = None
 
     def go(self, behind: Place = START) -> dict[str, Any]:
@@ -116,8 +117,7 @@ class Run(Stream):
                 if frame.action == "lost":
                     self.segmenter.cut()
                 continue
-            if self.source.live:
-                self._tally.ages.append(time.monotonic() - frame.time)
+            self._grabbed = frame.time
             x = preprocess(frame.pixels, self.bundle.preprocessing)
             self.see(x[None], np.array([-1 if frame.label is None else frame.label]), frame.fault is not None)
             if self._max_segments is not None and self._tally.segments >= self._max_segments:
@@ -174,6 +174,8 @@ class Run(Stream):
         if self._first_prediction is None:
             self._first_prediction = time.monotonic() - self._started
         self._tally.frames += 1
+        if self.source.live:
+            self._tally.ages.append(time.monotonic() - self._grabbed)
         if label >= 0:
             self._tally.known += 1
             self._tally.right += int(pseudo[0] == label and not strange)

@@ -26,13 +26,20 @@ class Stream:
         self.segmenter = Segmenter(self.learner.recipe.segment)
 
     def follow(self, images: Iterable[tuple[Floats, Ints]]) -> None:
-        """See all images, part by part: x (n, C, H, W), n up to a segment's frames, and true labels (n,) for scoring,
-        −1 where unknown."""
+        """See all images, part by part: x (n, C, H, W) and true labels (n,) for scoring, −1 where unknown.
+
+        A part that goes on behind the end of a segment is seen up to there first, so that the rest of it is predicted
+        by the model of then.
+        """
         for x, labels in images:
-            self.see(x, labels)
+            while len(x):
+                room = self.segmenter.room
+                self.see(x[:room], labels[:room])
+                x, labels = x[room:], labels[room:]
 
     def see(self, x: Floats, labels: Ints, fault: bool = False) -> None:
-        """Predict images, and gather them unless something is wrong with them; learn the segment once it is complete.
+        """Predict images, no more than the segment lacks, and gather them unless something is wrong with them; learn
+        the segment once it is complete.
 
         Each goes through the network once: what was observed of it is all that is learned from.
         """

@@ -46,8 +46,8 @@ class Live:
     """A camera or a stream, captured in a process of its own (`_child.py` says why).
 
     The first opening must succeed: what is wrong then is mostly the address. Later a source that ends, stalls or dies
-    is opened again and again, with pauses of FIRST_PAUSE_S doubled up to LAST_PAUSE_S. The pause begins small again only
-    after the source has delivered for LAST_PAUSE_S: one that delivers for moments, for a year, must not fill a log.
+    is opened again and again, with pauses of FIRST_PAUSE_S doubled up to LAST_PAUSE_S. The pause begins small again
+    only after the source has delivered for LAST_PAUSE_S: one that delivers for moments must not fill a log.
 
     name: for people.
     job, arguments: what the capture process runs, as in CaptureProcess.

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from deco_runtime.host.job import PYTHON
 from deco_runtime.types import Frame
 
 CLOSE_S = 1.0
@@ -29,7 +30,7 @@ class CaptureProcess:
         # The same modules as here: -c and -m alike would put the current directory first, with whatever lies in it.
         program = f"import sys; sys.path[:] = {sys.path!r}; from deco_runtime.sources._child import main; main()"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", program, job],
+            [*PYTHON, "-c", program, job],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
