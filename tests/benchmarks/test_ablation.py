@@ -16,9 +16,19 @@ from bases import quick_base
 from click.testing import CliRunner
 from deco_benchmarks import ablation, datasets
 from deco_benchmarks.config import Config
-from deco_benchmarks.trial import run_trial, scored, split
+from deco_benchmarks.scores import score
+from deco_benchmarks.streams import parse
+from deco_benchmarks.trial import as_at_the_end, order_of, recipe_of, run_trial, scored, seen, split
+from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import DataError
+from deco_runtime.learning.deco_plus import DecoPlus
+from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.regression import PENALTY, Start, Statistics, add, solve
+from deco_runtime.learning.reports import SegmentReport
+from deco_runtime.preprocess import normalise
+from deco_runtime.running.stream import Stream
+from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.types import Segment
 
 CONFIG = Config("DECO+", "digits", 0.1, 0, "stc=50,drift=3", 0, "smoke", engine="portable", pretraining="augmented")
 
@@ -53,6 +63,42 @@ def test_the_whole_is_the_row_and_the_parts_are_as_named(done: tuple[Path, str])
     for name in ("answer: equal shares of both models", "answer: the pre-trained model alone"):
         assert found[name]["labels_right"] == found["deco+"]["labels_right"]
     assert len({r["labels_right"] for name, r in found.items() if name.startswith("votes")}) > 1
+
+
+def test_each_variant_gives_what_its_learner_gives_before_a_stream(done: tuple[Path, str]) -> None:
+    """The whole is the product's loop around `deco+`; true labels are the statistics of all frames at once."""
+    (path,) = (done[0] / ".bases").iterdir()
+    _, images, held_out = split(datasets.load("digits", 16, 0), CONFIG)
+    found = {r["variant"]: r for r in ablation.ablate(CONFIG, path, images, held_out, lambda *_: None)}
+    bundle, recipe = open_bundle(path), recipe_of(CONFIG)
+    engine, how, n = open_engine(bundle, "portable"), bundle.preprocessing, recipe.segment
+    spec, weather = parse(CONFIG.stream), np.random.default_rng(CONFIG.seed)
+    order, reports = order_of(images, CONFIG), []
+    learner = DecoPlus.open(bundle, engine, recipe, np.random.default_rng(0))
+    told, truth = DecoPlus.open(bundle, engine, recipe, np.random.default_rng(0)), learner.memory
+
+    class Told(Stream):
+        def learned(self, segment: Segment, report: SegmentReport) -> None:
+            reports.append(report)
+
+    stream = Told(Unguarded(learner))
+    for begin in range(0, n * (len(order) // n), n):
+        x = normalise(seen(images, order, begin, n, spec, weather), how)
+        y = images.labels[order[begin : begin + n]]
+        stream.see(x, y)
+        truth = add(truth, learner.observe(x)["phi"], np.eye(10, dtype=np.float32)[y])
+    told.memory = truth
+    for each in (learner, told):
+        each.retrain()
+    tests = {"accuracy": as_at_the_end(scored(held_out, CONFIG), spec, CONFIG.seed)}
+    tests["accuracy_clean"] = scored(held_out, CONFIG)
+    for name, test in tests.items():
+        for variant, each in (("deco+", learner), ("votes: true labels", told)):
+            assert found[variant][name] == score(each.predict, test, how, 10).accuracy
+        alone = score(lambda x: engine.represent(x)[1], test, how, 10).accuracy
+        assert found["answer: the pre-trained model alone"][name] == alone
+    assert learner.segments == len(reports) == 5
+    assert found["deco+"]["labels_right"] == pytest.approx(np.mean([r.pseudo_accuracy for r in reports]))
 
 
 def test_accuracy_on_the_classes_that_come_and_a_stream_too_short(done: tuple[Path, str]) -> None:

@@ -194,7 +194,7 @@ def test_the_row_of_a_board(tmp_path: Path, deco_bench: Callable[..., Done]) -> 
     done = deco_bench("row", write(tmp_path / "a.json", content(quick=True)))
     assert done.stdout == (
         "| Raspberry Pi 4 \\| B (4 × Cortex-A72) | 4 | – | convnet, 25k weights, 16 pixels, 10 classes, ipc 2 "
-        "| paper | portable | – | 200 ms | – | 30.0 s* | – | – | – | – | – | – | – | 2026-01-02 |\n"
+        "| paper | portable | – | 200 ms | – | 30.0 s* | – | – | – | – | – | – | – | – | 2026-01-02 |\n"
     )
 
 

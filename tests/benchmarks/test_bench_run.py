@@ -27,7 +27,7 @@ from deco_benchmarks.bench.workload import open_work
 from deco_runtime.errors import BundleError, DecoError, RuntimeMissingError
 from deco_runtime.host.job import Report
 from deco_runtime.host.job_child import function_of
-from deco_runtime.learning.deco import Learner
+from deco_runtime.learning.deco import Deco, five_passes
 from deco_runtime.storage.bundle import open_bundle
 
 FOLDER = Path(deco_benchmarks.bench.__file__).parent
@@ -316,16 +316,15 @@ def test_torch_does_the_same_work(bundle_path: Path, monkeypatch: pytest.MonkeyP
 @needs_torch
 def test_micro_batches_of_torch_add_up(bundle_path: Path, one_thread: None) -> None:
     from deco_benchmarks.bench import against, torch_side
-    from deco_runtime.learning.condense import match_gradients
 
     work = open_work(bundle_path, "portable")
-    model, theta, data = torch_side.build(work.bundle), work.kind_of(Learner).random_model(), against._matching(work)
+    model, theta, data = torch_side.build(work.bundle), work.kind_of(Deco).random_model(), against._matching(work)
     torch_side.load(model, theta)
     before = theta.copy()
     tensors = torch_side.matching(*data, 0.01)
     whole = torch_side.match_gradients(model, tensors).numpy()
     parts = torch_side.match_gradients(model, tensors, 16).numpy()
-    device = match_gradients(work.engine, theta, *data, 0.01, [slice(None)])[1]
+    device = five_passes(work.engine, theta, *data, 0.01)[1]
     assert np.linalg.norm(parts - whole) <= 0.05 * np.linalg.norm(whole)
     assert np.linalg.norm(device - whole) <= 0.05 * np.linalg.norm(whole)
     assert np.array_equal(theta, before)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from deco_runtime.engines.registry import open_engine
+from deco_runtime.storage.bundle import open_bundle
 
 pytest.importorskip("torch")
 
 from deco_benchmarks import trial
 from deco_benchmarks.config import Config
+from deco_benchmarks.rows import Setup, rows
 from deco_benchmarks.sweep import read
 from deco_benchmarks.trial import base_bundle, run_trial
 
@@ -19,6 +23,10 @@ SAME = (
     *("forgetting_per_class", "distances", "kept", "pseudo_accuracy", "segments"),
 )
 STREAM = "stc=50,drift=2"
+ROWS = (
+    *("DECO", "DECO+", "SLDA", "FIFO", "Random", "GSS-Greedy", "Selective-BP", "K-Center", "Head", "Oracle"),
+    *("NCM", "RanPAC", "T3A", "Tent"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +57,7 @@ def cut_off_after(segments: int, config: Config, bundle: Path, file: Path) -> No
         run_trial(config, read("digits", 16), bundle, tick, file)
 
 
-@pytest.mark.parametrize(
-    "row", ["DECO", "DECO+", "FIFO", "Random", "GSS-Greedy", "Head", "Oracle", "FIFO (per class)", "Upper"]
-)
+@pytest.mark.parametrize("row", [*ROWS, "FIFO (per class)", "Upper"])
 def test_cut_off_and_taken_up(row: str, bundle: Path, tmp_path: Path) -> None:
     """Rows that have no way back begin anew; either way the result is that of an undisturbed trial."""
     file, numbers = tmp_path / "checkpoints" / "trial.npz", []
@@ -63,6 +69,26 @@ def test_cut_off_and_taken_up(row: str, bundle: Path, tmp_path: Path) -> None:
     assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
     assert all((same[name] == picture).all() for name, picture in pictures.items())
     assert found["seconds"] >= sum(found["seconds_by_stage"].values()) > 0
+
+
+@pytest.mark.parametrize("name", ["FIFO", "Random", "GSS-Greedy", "Selective-BP", "K-Center"])
+def test_labels_of_real_frames_are_taken_up_unless_they_are_of_no_class(name: str, bundle: Path) -> None:
+    opened = open_bundle(bundle)
+    y = np.repeat(np.arange(10), 2)
+    x = np.random.default_rng(0).standard_normal((20, *opened.image_shape)).astype(np.float32)
+    it = rows()[name]
+    setup = Setup(open_engine(opened, "portable"), opened, x, y, 2, it.recipe, np.random.default_rng(0))
+    learner = it.make(setup).learner
+    arrays, values, before = learner.arrays(), learner.values(), learner.memory
+    for wrong in (y - 1, y + 1, y[1:], y.astype(np.int32)):
+        with pytest.raises(ValueError, match="labels are not those"):
+            learner.restore({**arrays, "y_syn": wrong}, values)
+        assert learner.memory is before
+    with pytest.raises(KeyError):
+        learner.restore({**arrays, "y_syn": y[::-1]}, {})
+    assert learner.memory is before
+    learner.restore({**arrays, "y_syn": y[::-1]}, values)
+    assert np.array_equal(learner.memory.y_syn, y[::-1])
 
 
 def test_a_checkpoint_comes_with_the_first_update_after_enough_segments(bundle: Path, tmp_path: Path) -> None:

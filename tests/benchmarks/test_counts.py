@@ -10,9 +10,14 @@ import pytest
 
 pytest.importorskip("torch")  # counts.json holds the workstation's version of onnxruntime
 
+import numpy as np
 import onnxruntime
 from bundles import without
-from deco_benchmarks.bench.counts import measure
+from deco_benchmarks.bench.counts import ENGINE, _runs, measure
+from deco_benchmarks.bench.workload import open_work
+from deco_runtime.learning.buffer import initial
+from deco_runtime.learning.guard import Unguarded
+from deco_runtime.running.stream import Stream
 from deco_runtime.storage.bundle import open_bundle
 
 HELD = Path(__file__).with_name("counts.json")
@@ -35,7 +40,7 @@ def test_no_graph_does_more_than_it_did(found) -> None:
 def test_runs_follow_from_the_recipe(found, bundle_path: Path) -> None:
     """128 real frames of one class are 16 micro-batches; its condensed images are one."""
     bundle = open_bundle(bundle_path)
-    iterations, everything = 10, -(-len(bundle.buffer().y_syn) // 8)
+    iterations, everything = 10, -(-len(initial(bundle).y_syn) // 8)
     assert found["runs"]["one frame"] == {"predict": 1}
     assert found["runs"]["one segment"] == {
         "weight_gradient": iterations * (16 + 1),
@@ -45,7 +50,21 @@ def test_runs_follow_from_the_recipe(found, bundle_path: Path) -> None:
     }
     assert found["runs"]["one epoch of an update"] == {"weight_gradient": everything}
     assert found["runs"]["one frame, deco+"] == {"representation": 1}
-    assert found["runs"]["one segment and update, deco+"] == {"representation": 16}
+    assert found["runs"]["one segment and update, deco+"] == {}  # its frames were observed when they were predicted
+
+
+def test_each_frame_goes_through_the_network_once_for_deco_plus(bundle_path: Path) -> None:
+    """Predicted, voted for, learned from and answered about by the updated model: one run each, whatever comes next."""
+    work = open_work(bundle_path, ENGINE, "deco+")
+    learner = work.learner(segment=4)
+    stream = Stream(Unguarded(learner))
+
+    def nine() -> None:
+        for _ in range(9):
+            stream.see(work.frame, np.array([-1]))
+
+    assert _runs(work, nine) == {"representation": 9}
+    assert (learner.segments, learner.retrains) == (2, 2)
 
 
 def test_a_bundle_without_condensed_images_is_counted_by_deco_plus(found, bundle_path: Path, tmp_path: Path) -> None:

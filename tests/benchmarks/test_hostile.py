@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +18,17 @@ from deco_benchmarks import hostile
 from deco_export.images import Images
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import UsageError
-from deco_runtime.learning.recipe import Recipe, named
-from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.learning import registry
+from deco_runtime.learning.deco_plus import DecoPlus
+from deco_runtime.learning.guard import Unguarded
+from deco_runtime.learning.recipe import Recipe, override
+from deco_runtime.learning.vote import pseudo_label
+from deco_runtime.preprocess import normalise
+from deco_runtime.running.assemble import open_guard
+from deco_runtime.running.scoring import Scorer
+from deco_runtime.running.stream import Stream
+from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.types import Segment
 
 QUICK = ("segment=16", "retrain_interval=1", "retrain_epochs=1", "iterations=1", "retrain_rate=1e4")
 """At this rate weight decay turns the weights round: every update is useless."""
@@ -79,12 +90,99 @@ def test_of_deco_plus(bundle_path: Path, data: Path, tmp_path: Path) -> None:
 
 def test_votes_are_mirrored_where_that_is_asked_for(bundle_path: Path) -> None:
     bundle = open_bundle(bundle_path)
-    it = hostile._new_learner(bundle, open_engine(bundle, "portable"), named("deco+"), 0)
-    rng = np.random.default_rng(0)
-    phi, logits = it.engine.represent(rng.standard_normal((5, 3, 16, 16)).astype(np.float32))
-    plain = it.likelihood(phi, logits)
-    it.mirrored = np.array([True, False, False, True, False])
-    np.testing.assert_array_equal(it.likelihood(phi, logits), np.where(it.mirrored[:, None], plain[:, ::-1], plain))
+    engine, rng = open_engine(bundle, "portable"), np.random.default_rng(0)
+    scorer = Scorer(bundle.preprocessing, *bundle.labelled_pixels("demo/test.npz"))
+    it = DecoPlus.open(bundle, engine, DecoPlus.RECIPE, rng)
+    stream = hostile.Hostile(Unguarded(it), scorer)
+    observed = it.observe(rng.standard_normal((5, 3, 16, 16)).astype(np.float32))
+    plain, logits = it.likelihood(observed, None), it.answer(it.model, observed)
+    pseudo, confidence = pseudo_label(logits)
+    np.testing.assert_array_equal(stream.label(logits)[0], pseudo)
+    stream.mirrored = np.array([True, False, False, True, False])
+    expected = np.where(stream.mirrored[:, None], plain[:, ::-1], plain)
+    np.testing.assert_array_equal(it.likelihood(observed, None), expected)
+    found = stream.label(logits)
+    np.testing.assert_array_equal(found[0], np.where(stream.mirrored, 9 - pseudo, pseudo))
+    np.testing.assert_array_equal(found[1], confidence)
+
+
+class Mirrored(DecoPlus):
+    """Votes of the frames `mirrored` for class c are for K − 1 − c."""
+
+    mirrored: Any = None
+
+    def likelihood(self, observed, cut):
+        p = super().likelihood(observed, cut)
+        return p if self.mirrored is None else np.where(self.mirrored[:, None], p[:, ::-1], p)
+
+
+LIKE_DECO_RUN = {
+    "paper": ("segment=16", "retrain_interval=2", "retrain_epochs=2", "iterations=1"),
+    "deco+": ("segment=16",),
+    "slda": ("segment=16",),
+}
+
+
+def followed(bundle: Bundle, recipe: Recipe, guarded: bool, name: str) -> tuple[dict, Any, list, Scorer, Any]:
+    """What `hostile` makes of five segments, the learner that it made it with, the same frames, and one like it."""
+    kind, pixels = registry.learner(recipe.name), bundle.labelled_pixels("demo/test.npz")
+    images = dict.fromkeys(("train", "unknown"), Images(*pixels))
+    scorer, engine = Scorer(bundle.preprocessing, *pixels), open_engine(bundle, "portable")
+    kept = list(hostile._frames(name, images, bundle, recipe, 5, np.random.default_rng(1)))
+    both = [kind.open(bundle, engine, recipe, np.random.default_rng(3)) for _ in range(2)]
+    first = open_guard(bundle, both[0])[0] if guarded else Unguarded(both[0])
+    found = hostile._learn(first, iter(kept), bundle.preprocessing, scorer, 5, lambda *_: None)
+    return found, first, kept, scorer, both[1]
+
+
+def same(one: Unguarded, other: Unguarded) -> bool:
+    mine, others = one.arrays(), other.arrays()
+    alike = mine.keys() == others.keys() and all(np.array_equal(mine[name], others[name]) for name in mine)
+    return alike and one.values() == other.values()
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("name", [name for name in hostile.STREAMS if name != "mirrored"])
+@pytest.mark.parametrize("recipe_name", LIKE_DECO_RUN)
+def test_a_hostile_stream_gives_what_the_learner_gives_before_a_stream(
+    recipe_name: str, name: str, guarded: bool, bundle_path: Path
+) -> None:
+    bundle, recipe = open_bundle(bundle_path), override(registry.named(recipe_name), LIKE_DECO_RUN[recipe_name])
+    found, first, frames, scorer, learner = followed(bundle, recipe, guarded, name)
+    second = open_guard(bundle, learner)[0] if guarded else Unguarded(learner)
+    stream, before = Stream(second), scorer.accuracy(learner.predict)
+    stream.follow((normalise(pixels, bundle.preprocessing), labels) for pixels, labels, _ in frames)
+    assert same(first, second)
+    assert learner.segments == 5
+    assert (found["before_accuracy"], found["final_accuracy"]) == (before, scorer.accuracy(learner.predict))
+    assert found["updates"] == learner.retrains == 5 // recipe.retrain_interval
+
+
+def test_mirrored_votes_of_the_paper_are_those_of_segments_made_by_hand(bundle_path: Path) -> None:
+    bundle, recipe = open_bundle(bundle_path), override(registry.named("paper"), LIKE_DECO_RUN["paper"])
+    found, first, frames, _, learner = followed(bundle, recipe, False, "mirrored")
+    kept = []
+    for pixels, labels, mirrored in frames:
+        observed = learner.observe(normalise(pixels, bundle.preprocessing))
+        pseudo, confidence = pseudo_label(learner.answer(learner.model, observed))
+        kept.append(learner.learn(Segment(observed, np.where(mirrored, 9 - pseudo, pseudo), confidence, labels)).kept)
+        if learner.retrain_due:
+            learner.retrain()
+    assert same(first, Unguarded(learner))
+    assert found["kept"] == np.mean(kept)
+
+
+def test_mirrored_votes_of_deco_plus_are_those_of_a_learner_that_mirrors_them(bundle_path: Path) -> None:
+    bundle, recipe = open_bundle(bundle_path), replace(DecoPlus.RECIPE, segment=16)
+    found, first, frames, scorer, plain = followed(bundle, recipe, False, "mirrored")
+    learner = Mirrored.open(bundle, plain.engine, recipe, np.random.default_rng(3))
+    stream, unlike = Stream(Unguarded(learner)), Stream(Unguarded(plain))
+    for pixels, labels, learner.mirrored in frames:
+        for each in (stream, unlike):
+            each.see(normalise(pixels, bundle.preprocessing), labels)
+    assert same(first, Unguarded(learner))
+    assert not np.array_equal(learner.model, plain.model)
+    assert found["final_accuracy"] == scorer.accuracy(learner.predict)
 
 
 def test_frames_of_each_stream(bundle_path: Path) -> None:
@@ -93,7 +191,7 @@ def test_frames_of_each_stream(bundle_path: Path) -> None:
     images = {"train": train, "unknown": train}
     found = {}
     for name in hostile.STREAMS:
-        parts = list(hostile._frames(name, images, bundle, Recipe(segment=50), 20, np.random.default_rng(0)))
+        parts = list(hostile._frames(name, images, bundle, Recipe("paper", segment=50), 20, np.random.default_rng(0)))
         assert [p.shape for p, _, _ in parts] == [(50, 16, 16, 3)] * 20
         found[name] = parts
     assert {int(c) for _, labels, _ in found["one-class"] for c in labels} == {0}

@@ -16,8 +16,16 @@ from click.testing import CliRunner
 from deco_benchmarks import unknown
 from deco_export.data import Data, digits, hold_out
 from deco_export.export import Options, export
+from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import UsageError
+from deco_runtime.learning import voter
+from deco_runtime.learning.deco_plus import DecoPlus
+from deco_runtime.learning.guard import Unguarded
+from deco_runtime.preprocess import normalise
+from deco_runtime.running.scoring import Scorer
+from deco_runtime.running.stream import Stream
 from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.types import Segment
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,8 +82,51 @@ def test_the_file_that_comes_out(places: Path) -> None:
     assert f"after {among['after']:.2%}" in done.output
 
 
+def test_it_gives_what_the_learner_gives_before_a_stream(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit: what is learned, what each frame's odds are alone and by the chain, and the scores."""
+    bundle, everything = open_bundle(places / "bundle"), digits(16)
+    engine, rng = open_engine(bundle, "portable"), np.random.default_rng(0)
+    known, strange = (everything[np.flatnonzero((everything.labels < 5) == which)][:300] for which in (True, False))
+    order, is_known = unknown.between(np.arange(300), 300, 30, rng)
+    scorer, made = Scorer(bundle.preprocessing, known.pixels, known.labels), list[DecoPlus]()
+
+    class Kept(DecoPlus):
+        def __init__(self, *arguments) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(unknown, "DecoPlus", Kept)
+    found = unknown.learn(bundle, engine, known, strange, order, is_known, scorer, lambda *_: None)
+
+    learner = DecoPlus.open(bundle, engine, DecoPlus.RECIPE, np.random.default_rng(0))
+    before, alone, chained = scorer.accuracy(learner.predict), [], []
+
+    class ByHand(Stream):
+        def gathered(self, segment: Segment) -> None:
+            p = learner.voter.likelihood(segment.observed["phi"], segment.observed["logits"])
+            alone.append(p[:, -1])
+            chained.append(learner.voter.decode(p, learner.scene, None).posterior[:, -1])
+            super().gathered(segment)
+
+    pixels = np.stack([(known if k else strange).pixels[i] for i, k in zip(order, is_known, strict=True)])
+    stream = ByHand(Unguarded(learner))
+    for begin in range(0, 512, 128):
+        stream.see(normalise(pixels[begin : begin + 128], bundle.preprocessing), np.full(128, -1))
+    assert found["segments"] == learner.segments == learner.retrains == 4
+    assert made[0].values() == learner.values()
+    mine, others = made[0].arrays(), learner.arrays()
+    assert mine.keys() == others.keys()
+    assert all(np.array_equal(mine[name], others[name]) for name in mine)
+    k, each, together = is_known[:512], np.concatenate(alone), np.concatenate(chained)
+    assert found["auroc"] == unknown.auroc(each, k)
+    assert found["auroc_chain"] == unknown.auroc(together, k)
+    assert found["known_kept"] == np.mean(together[k] <= 0.5)
+    assert found["unknown_found"] == np.mean(together[~k] > 0.5)
+    assert (found["before"], found["after"]) == (before, scorer.accuracy(learner.predict))
+
+
 def test_a_bundle_that_cannot_say_unknown_is_refused(bundle_path: Path, places: Path) -> None:
-    assert open_bundle(bundle_path).regression().unknown is None
+    assert voter.start(open_bundle(bundle_path)).unknown is None
     asked = ["--bundle", bundle_path, "--data", places / "data", "--unknown", places / "others", "--out", places / "o"]
     done = CliRunner().invoke(unknown.main, list(map(str, asked)))
     assert isinstance(done.exception, UsageError)
