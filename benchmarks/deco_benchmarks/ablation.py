@@ -42,7 +42,7 @@ from deco_benchmarks.trial import as_at_the_end, base_bundle, order_of, recipe_o
 
 @dataclass(frozen=True)
 class Votes:
-    """A segment's frames: what the bundle starts with says of them, (n, K) logits as sure as they are right, and so the
+    """A segment's frames: what the bundle starts with says of them, (n, K) calibrated logits, and so the
     pre-trained model alone; how alike neighbours are, as `chain.alike` has it; true labels (n,), −1 for things of no
     class; and the scene before them, as in `decode`."""
 
@@ -182,9 +182,13 @@ def ablate(
     and after it; after it also of the classes that came alone, and on clean images; and the share of its labels that
     were right."""
     bundle = open_bundle(bundle_path)
-    engine, how, start = open_engine(bundle, config.engine), bundle.preprocessing, voter.start(bundle)
+    engine, preprocessing, start = open_engine(bundle, config.engine), bundle.preprocessing, voter.start(bundle)
     recipe = replace(recipe_of(config), retrain_interval=MOST)  # solved once, by each variant at the end
-    spec, segment, weather = streams.parse(config.stream), recipe_of(config).segment, np.random.default_rng(config.seed)
+    spec, segment, corruption_rng = (
+        streams.parse(config.stream),
+        recipe_of(config).segment,
+        np.random.default_rng(config.seed),
+    )
     order = order_of(stream, config)
     count = len(order) // segment
     if count == 0:
@@ -203,7 +207,7 @@ def ablate(
     any_of_them = next(iter(learners.values()))
 
     def observed(pixels: Pixels) -> Observed:
-        parts = [any_of_them.observe(x) for x in normalised(pixels, how, lambda: None)]
+        parts = [any_of_them.observe(x) for x in normalised(pixels, preprocessing, lambda: None)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     represented = {name: (observed(images.pixels), images.labels) for name, images in tests.items()}
@@ -218,7 +222,7 @@ def ablate(
     for number in range(count):
         begin = number * segment
         y = stream.labels[order[begin : begin + segment]]
-        x = normalise(seen(stream, order, begin, segment, spec, weather), how)
+        x = normalise(seen(stream, order, begin, segment, spec, corruption_rng), preprocessing)
         shown = any_of_them.observe(x)
         for loop in loops:
             loop.see(x, y)

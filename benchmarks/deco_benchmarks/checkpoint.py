@@ -25,7 +25,7 @@ class Progress:
     seconds: float = 0.0
 
 
-def save(path: Path, trial: str, row: Row, weather: np.random.Generator, progress: Progress) -> None:
+def save(path: Path, trial: str, row: Row, corruption_rng: np.random.Generator, progress: Progress) -> None:
     """Replace the checkpoint of this trial; nothing for a row that cannot be taken up. trial: what it must fit.
 
     Best effort: where the disk refuses, the trial goes on, and begins anew after a kill.
@@ -36,7 +36,7 @@ def save(path: Path, trial: str, row: Row, weather: np.random.Generator, progres
     meta = {
         "trial": trial,
         "values": learner.values(),
-        "weather": weather.bit_generator.state,
+        "corruptions": corruption_rng.bit_generator.state,
         "curve": progress.curve,
         "reports": [asdict(report) for report in progress.reports],
         "stages": progress.stages,
@@ -58,7 +58,7 @@ def save(path: Path, trial: str, row: Row, weather: np.random.Generator, progres
             temporary.unlink()
 
 
-def restore(path: Path, trial: str, row: Row, weather: np.random.Generator) -> Progress | None:
+def restore(path: Path, trial: str, row: Row, corruption_rng: np.random.Generator) -> Progress | None:
     """Put row and generator back to where the checkpoint was taken; None, and no change, where none fits the trial."""
     if row.learner.OWN is None or not path.exists():
         return None
@@ -70,12 +70,12 @@ def restore(path: Path, trial: str, row: Row, weather: np.random.Generator) -> P
             return None
         reports = [SegmentReport(**report) for report in meta["reports"]]
         progress = Progress(meta["curve"], arrays["best"], reports, meta["stages"], meta["seconds"])
-        kept = weather.bit_generator.state
-        weather.bit_generator.state = meta["weather"]
+        kept = corruption_rng.bit_generator.state
+        corruption_rng.bit_generator.state = meta["corruptions"]
         try:
             row.learner.restore(arrays, meta["values"])
         except BaseException:
-            weather.bit_generator.state = kept
+            corruption_rng.bit_generator.state = kept
             raise
     except Exception:  # damaged, or of another version; numpy and zipfile raise a dozen kinds. The trial begins anew
         return None

@@ -202,7 +202,7 @@ def _frames(
 def _learn(
     guarded: Unguarded,
     frames: Iterator[tuple[Pixels, Ints, Bools | None]],
-    how: Preprocessing,
+    preprocessing: Preprocessing,
     scorer: Scorer,
     segments: int,
     tick: Callable[[int, int], None],
@@ -212,7 +212,7 @@ def _learn(
     started, curve, stream = time.monotonic(), [], Hostile(guarded, scorer)
     before = stream.accuracy()
     for number, (pixels, labels, stream.mirrored) in enumerate(frames, 1):
-        stream.see(normalise(pixels, how), labels)
+        stream.see(normalise(pixels, preprocessing), labels)
         if number % SCORE_EVERY == 0 or number == segments:
             curve.append({"segment": number, "accuracy": stream.accuracy()})
         tick(number, segments)

@@ -44,9 +44,9 @@ class Score:
         }
 
 
-def score(predict: Callable[[Floats], Floats], images: Images, how: Preprocessing, classes: int) -> Score:
+def score(predict: Callable[[Floats], Floats], images: Images, preprocessing: Preprocessing, classes: int) -> Score:
     """What `predict`, x (N, C, H, W) → logits (N, K), makes of labelled images."""
-    return count(logits(predict, images.pixels, how), images.labels, classes)
+    return count(logits(predict, images.pixels, preprocessing), images.labels, classes)
 
 
 def count(given: Floats, labels: Ints, classes: int) -> Score:

@@ -119,17 +119,17 @@ def run_trial(
     the classes of both, `y_before` and `y_after` (n,); none for a row that keeps no images.
     """
     preset, recipe, bundle = PRESETS[config.preset], recipe_of(config), open_bundle(bundle_path)
-    how, classes = bundle.preprocessing, len(bundle.classes)
+    preprocessing, classes = bundle.preprocessing, len(bundle.classes)
     labelled, stream_images, held_out = split(dataset, config)
     engine, theta = open_engine(bundle, config.engine), bundle.weights()
     registry.learner(recipe.name).check_engine(bundle, engine, recipe)
-    x_labelled = normalise(labelled.pixels, how)
+    x_labelled = normalise(labelled.pixels, preprocessing)
     rng = np.random.default_rng(config.seed)
     row = rows()[config.row].make(Setup(engine, bundle, x_labelled, labelled.labels, config.ipc, recipe, rng))
     buffer = row.buffer()
     pictures: dict[str, np.ndarray] = {}
     if buffer is not None:
-        pictures |= {"before": to_pixels(buffer.x_syn, how), "y_before": buffer.y_syn}
+        pictures |= {"before": to_pixels(buffer.x_syn, preprocessing), "y_before": buffer.y_syn}
     spec = streams.parse(config.stream)
     order = order_of(stream_images, config)
     clean = scored(held_out, config)
@@ -137,7 +137,7 @@ def run_trial(
     clock = _Clock({})
 
     def scorer(images: Images) -> Callable[[], scores.Score]:
-        answers = row.answers_on(partial(normalised, images.pixels, how))
+        answers = row.answers_on(partial(normalised, images.pixels, preprocessing))
 
         def now() -> scores.Score:
             with clock("score"):
@@ -146,7 +146,7 @@ def run_trial(
         return now
 
     def frozen(images: Images) -> scores.Score:
-        return scores.score(lambda x: engine.predict(theta, x)[0], images, how, classes)
+        return scores.score(lambda x: engine.predict(theta, x)[0], images, preprocessing, classes)
 
     def right(held: CondensedBuffer | None) -> float | None:
         """Share of a buffer's images that the pre-trained model takes for what they stand for."""
@@ -159,8 +159,8 @@ def run_trial(
     score_clean = scorer(clean) if spec.drift else None
     before_clean = score_clean().accuracy if score_clean else None  # the row as it starts, not as it was left
     trial = f"{config.key} on {bundle.hash}"
-    weather = np.random.default_rng(config.seed)
-    progress = checkpoint.restore(resume, trial, row, weather) if resume is not None else None
+    corruption_rng = np.random.default_rng(config.seed)
+    progress = checkpoint.restore(resume, trial, row, corruption_rng) if resume is not None else None
     if progress is None:
         now = score()
         progress = checkpoint.Progress([{"frames": 0, "accuracy": now.accuracy}], now.per_class, stages=clock.seconds)
@@ -192,7 +192,7 @@ def run_trial(
     for number in range(len(reports), count):
         begin = number * recipe.segment
         index = order[begin : begin + recipe.segment]
-        x = normalise(seen(stream_images, order, begin, recipe.segment, spec, weather), how)
+        x = normalise(seen(stream_images, order, begin, recipe.segment, spec, corruption_rng), preprocessing)
         stream.see(x, stream_images.labels[index])
         if (number + 1) % preset.score_every == 0:
             now = score()
@@ -202,7 +202,7 @@ def run_trial(
             saved = number + 1
             progress.seconds = time.monotonic() - started
             if resume is not None:
-                checkpoint.save(resume, trial, row, weather, progress)
+                checkpoint.save(resume, trial, row, corruption_rng, progress)
         tick(number + 1, count)
     with clock("retrain"):
         row.finish()
@@ -210,7 +210,7 @@ def run_trial(
     curve.append({"frames": count * recipe.segment, "accuracy": final.accuracy})
     before, buffer = buffer, row.buffer()
     if buffer is not None:
-        pictures |= {"after": to_pixels(buffer.x_syn, how), "y_after": buffer.y_syn}
+        pictures |= {"after": to_pixels(buffer.x_syn, preprocessing), "y_after": buffer.y_syn}
     result = {
         "row": config.row,
         "dataset": config.dataset,
@@ -254,12 +254,12 @@ def scored(held_out: Images, config: Config) -> Images:
 
 
 def seen(
-    images: Images, order: Ints, begin: int, count: int, spec: streams.StreamSpec, weather: np.random.Generator
+    images: Images, order: Ints, begin: int, count: int, spec: streams.StreamSpec, corruption_rng: np.random.Generator
 ) -> Pixels:
     """The stream's frames from `begin` on, (count, size, size, 3), as corrupted as they are by then."""
     index = order[begin : begin + count]
     severity = streams.severity(begin + np.arange(len(index)), len(order), spec)
-    return corrupt(images.pixels[index], severity, weather)
+    return corrupt(images.pixels[index], severity, corruption_rng)
 
 
 def as_at_the_end(images: Images, spec: streams.StreamSpec, seed: int) -> Images:

@@ -56,7 +56,7 @@ def main(
     bundle = open_bundle(bundle_path)
     trained_on = bundle.trained_on()
     engine = open_engine(bundle)
-    how, size, classes = bundle.preprocessing, bundle.preprocessing.size, len(bundle.classes)
+    preprocessing, size, classes = bundle.preprocessing, bundle.preprocessing.size, len(bundle.classes)
     listed = folder.list_folder(folder.split_folder(data, bundle.classes)[0], bundle.classes)
     labels = np.asarray(listed.labels)
     labelled = np.array([folder.fingerprint(f) in trained_on for f in track(listed.files, "reading")])
@@ -69,7 +69,7 @@ def main(
     images = read(np.flatnonzero(labelled))
     unseen = [rng.permutation(np.flatnonzero(~labelled & (labels == c)))[:validation] for c in range(classes)]
     held = read(np.concatenate(unseen))
-    scorer = Scorer(how, held.pixels, held.labels)
+    scorer = Scorer(preprocessing, held.pixels, held.labels)
     theta = bundle.weights()
 
     def accuracy(model: np.ndarray) -> float:
@@ -82,9 +82,9 @@ def main(
         recipe = override(Deco.RECIPE, text.split())
         rng, started = np.random.default_rng(seed), time.monotonic()
         first = pick_per_class(images.labels, initial(bundle).ipc, rng)
-        start = CondensedBuffer.start(normalise(images.pixels[first], how), images.labels[first])
+        start = CondensedBuffer.start(normalise(images.pixels[first], preprocessing), images.labels[first])
         learner = Deco(engine, bundle.parameters, theta, start, classes, recipe, rng)
-        steps = condense_labelled(learner, images, how, rounds)
+        steps = condense_labelled(learner, images, preprocessing, rounds)
         distances = [float(np.mean(done.distances)) for done in track(steps, text, total=rounds * classes)]
         buffer = learner.memory
         retrained, _ = retrain(engine, theta, buffer, classes, recipe, np.random.default_rng(seed))

@@ -124,22 +124,22 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     torch.manual_seed(options.seed)
     make = models.factory(options.model, len(loaded.classes), size, options.width, options.depth)
     model = make()
-    how = pretrain.statistics(loaded.train, size)
+    preprocessing = pretrain.statistics(loaded.train, size)
     augment = options.augment if options.augment is not None else kind.AUGMENT
     epochs = options.epochs if options.epochs is not None else pretrain.default_epochs(len(loaded.train), augment)
     mirrored = pretrain.pretrain(
         model,
         loaded.train,
-        how,
+        preprocessing,
         epochs,
         options.seed,
         lambda done, _: progress("pre-training", done, epochs),
         loaded.validation,
         augment,
     )
-    train_accuracy = pretrain.accuracy(model, loaded.train, how) or 0.0
+    train_accuracy = pretrain.accuracy(model, loaded.train, preprocessing) or 0.0
     held = loaded.validation
-    judged = judge(pretrain.answers(model, held, how), held.labels, loaded.train.labels, loaded.classes)
+    judged = judge(pretrain.answers(model, held, preprocessing), held.labels, loaded.train.labels, loaded.classes)
     notes += judged.warnings()
 
     parameters = measure_parameters(make)
@@ -155,7 +155,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
             loaded.train,
             loaded.classes,
             ipc,
-            how,
+            preprocessing,
             parameters,
             Deco.RECIPE,
             np.random.default_rng(options.seed),
@@ -166,13 +166,13 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     represented = representation.fit(
         fresh,
         theta,
-        (Inputs(loaded.train, how), loaded.train.labels),
+        (Inputs(loaded.train, preprocessing), loaded.train.labels),
         len(loaded.classes),
         mirrored,
         np.random.default_rng(options.seed),
     )
     onnx.save_model(represented.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
-    notes += fit_learners(directory, represented, engine, loaded, how, progress)
+    notes += fit_learners(directory, represented, engine, loaded, preprocessing, progress)
 
     progress("checking every graph against torch", 0, 1)
     golden, errors = _verify(directory, model, sets, theta, size, traced, notes)
@@ -205,7 +205,7 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     write_manifest(
         directory,
         loaded.classes,
-        how,
+        preprocessing,
         parameters,
         traced.features,
         represented.size,

@@ -22,7 +22,7 @@ def fit_learners(
     made: Representation,
     engine: Engine,
     loaded: Data,
-    how: Preprocessing,
+    preprocessing: Preprocessing,
     progress: Callable[[str, int, int], None],
 ) -> list[str]:
     """Write fitted/NAME.npz for every learner that declares something to fit; sentences about that.
@@ -32,7 +32,7 @@ def fit_learners(
     """
 
     def seen(images: ImageSet) -> Represented:
-        return Represented(lambda: _represent(engine, images, how), images.labels, images.takes)
+        return Represented(lambda: _represent(engine, images, preprocessing), images.labels, images.takes)
 
     train = Represented(made.parts, loaded.train.labels, loaded.train.takes)
     labelled = Labelled(train, seen(loaded.validation), seen(loaded.none), made.size, len(loaded.classes))
@@ -50,7 +50,7 @@ def fit_learners(
     return notes
 
 
-def _represent(engine: Engine, images: ImageSet, how: Preprocessing) -> Iterator[tuple[Floats, Floats]]:
+def _represent(engine: Engine, images: ImageSet, preprocessing: Preprocessing) -> Iterator[tuple[Floats, Floats]]:
     """φ and the pre-trained model's logits of the images, batch by batch."""
-    inputs = Inputs(images, how)
-    return (engine.represent(inputs[batch]) for batch in batches(len(images), asked(how.size)))
+    inputs = Inputs(images, preprocessing)
+    return (engine.represent(inputs[batch]) for batch in batches(len(images), asked(preprocessing.size)))

@@ -81,7 +81,7 @@ class Inputs:
     """Images as the network takes them: inputs[index] is (n, 3, size, size) float32, made when it is asked for."""
 
     images: ImageSet
-    how: Preprocessing
+    preprocessing: Preprocessing
 
     def __len__(self) -> int:
         return len(self.images)
@@ -90,7 +90,7 @@ class Inputs:
         pixels = self.images[index].pixels
         x = np.empty((len(pixels), 3, *pixels.shape[1:3]), np.float32)
         for part in batches(len(pixels), FEW):  # held several times over on the way
-            x[part] = normalise(pixels[part], self.how)
+            x[part] = normalise(pixels[part], self.preprocessing)
         return x
 
 

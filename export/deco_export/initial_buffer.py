@@ -27,7 +27,7 @@ def initial_buffer(
     images: ImageSet,
     classes: tuple[str, ...],
     ipc: int,
-    how: Preprocessing,
+    preprocessing: Preprocessing,
     parameters: tuple[Parameter, ...],
     recipe: Hyperparameters,
     rng: np.random.Generator,
@@ -39,9 +39,9 @@ def initial_buffer(
     """
     check_enough(images.labels, classes, ipc)
     first = pick_per_class(images.labels, ipc, rng)
-    start = CondensedBuffer.start(normalise(images[first].pixels, how), images.labels[first])
+    start = CondensedBuffer.start(normalise(images[first].pixels, preprocessing), images.labels[first])
     learner = Deco(engine, parameters, theta, start, len(classes), recipe, rng)
-    for step, _ in enumerate(condense_labelled(learner, images, how, ROUNDS)):
+    for step, _ in enumerate(condense_labelled(learner, images, preprocessing, ROUNDS)):
         tick(step + 1, ROUNDS * len(classes))
     return CondensedBuffer.start(learner.memory.x_syn, learner.memory.y_syn)
 
@@ -66,7 +66,9 @@ def pick_per_class(labels: Ints, count: int, rng: np.random.Generator) -> Ints:
     return np.concatenate([rng.choice(np.flatnonzero(labels == c), count, False) for c in np.unique(labels)])
 
 
-def condense_labelled(learner: Deco, images: ImageSet, how: Preprocessing, rounds: int) -> Iterator[Condensed]:
+def condense_labelled(
+    learner: Deco, images: ImageSet, preprocessing: Preprocessing, rounds: int
+) -> Iterator[Condensed]:
     """Condense up to a segment of random images of one class after the other, `rounds` times over the classes.
 
     Weights w are 1, since the labels are true. Changes the learner's memory, and yields what each step did.
@@ -75,6 +77,6 @@ def condense_labelled(learner: Deco, images: ImageSet, how: Preprocessing, round
         members = np.flatnonzero(images.labels == step % learner.classes)
         real = learner.rng.permutation(members)[: learner.recipe.segment]
         w = np.ones(len(real), np.float32)
-        done = learner.condense(normalise(images[real].pixels, how), images.labels[real], w, lambda: None)
+        done = learner.condense(normalise(images[real].pixels, preprocessing), images.labels[real], w, lambda: None)
         learner.memory = done.buffer
         yield done

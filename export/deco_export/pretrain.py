@@ -50,33 +50,33 @@ def default_epochs(images: int, augment: bool) -> int:
     return max(EPOCHS, -(-LEAST_STEPS // -(-images // BATCH))) * (LONGER if augment else 1)
 
 
-def answers(model: nn.Module, images: ImageSet, how: Preprocessing, turned: bool = False) -> Ints:
+def answers(model: nn.Module, images: ImageSet, preprocessing: Preprocessing, turned: bool = False) -> Ints:
     """The class (n,) int64 that the model gives each image; turned: its mirror image."""
-    inputs, found = Inputs(images, how), [np.zeros(0, np.int64)]
+    inputs, found = Inputs(images, preprocessing), [np.zeros(0, np.int64)]
     with torch.inference_mode():
-        for batch in batches(len(images), asked(how.size)):
+        for batch in batches(len(images), asked(preprocessing.size)):
             x = torch.from_numpy(inputs[batch])
             found.append(model(x.flip(-1) if turned else x).argmax(dim=1).numpy())
     return np.concatenate(found)
 
 
-def accuracy(model: nn.Module, images: ImageSet, how: Preprocessing, turned: bool = False) -> float | None:
+def accuracy(model: nn.Module, images: ImageSet, preprocessing: Preprocessing, turned: bool = False) -> float | None:
     """Share of images classified right, 0 … 1; None for no images. turned: of their mirror images."""
-    return float(np.mean(answers(model, images, how, turned) == images.labels)) if len(images) else None
+    return float(np.mean(answers(model, images, preprocessing, turned) == images.labels)) if len(images) else None
 
 
-def mirrors(model: nn.Module, held: ImageSet, how: Preprocessing) -> bool:
+def mirrors(model: nn.Module, held: ImageSet, preprocessing: Preprocessing) -> bool:
     """Whether a mirrored image shows the same class: a photograph does, a digit does not.
 
     Asked of a model that was not trained on mirrored images, by held-out ones; no, where these show less than ASKED of
     its classes: signs to the left and to the right are told apart by two classes of forty.
     """
     with torch.inference_mode():
-        classes = model(torch.from_numpy(Inputs(held, how)[:1])).shape[1] if len(held) else 1
+        classes = model(torch.from_numpy(Inputs(held, preprocessing)[:1])).shape[1] if len(held) else 1
     if len(np.unique(held.labels)) < ASKED * classes:
         return False
-    straight = accuracy(model, held, how)
-    turned = accuracy(model, held, how, turned=True)
+    straight = accuracy(model, held, preprocessing)
+    turned = accuracy(model, held, preprocessing, turned=True)
     return straight is not None and turned is not None and turned >= AS_GOOD * straight > 0
 
 
@@ -93,7 +93,7 @@ def _mixes(model: nn.Module) -> bool:
 def pretrain(
     model: nn.Module,
     images: ImageSet,
-    how: Preprocessing,
+    preprocessing: Preprocessing,
     epochs: int,
     seed: int,
     tick: Callable[[int, float], None],
@@ -118,11 +118,11 @@ def pretrain(
         cycle_momentum=False,
         pct_start=0.1,
     )
-    inputs, at_once = Inputs(images, how), BATCH if _mixes(model) else asked(how.size)
+    inputs, at_once = Inputs(images, preprocessing), BATCH if _mixes(model) else asked(preprocessing.size)
     model.train()
     for epoch in range(epochs):
         if augment and mirror is None and epoch >= UNMIRRORED * epochs:
-            mirror = mirrors(model.eval(), held, how)
+            mirror = mirrors(model.eval(), held, preprocessing)
             model.train()
         order, total = rng.permutation(len(images)), 0.0
         # Batches of nearly equal size: batch norm cannot train on a last one of a single image.
@@ -142,4 +142,4 @@ def pretrain(
             del x, loss  # before the next ones are made
         tick(epoch + 1, total / len(images))
     model.eval()
-    return mirrors(model, held, how) if mirror is None else mirror
+    return mirrors(model, held, preprocessing) if mirror is None else mirror

@@ -39,13 +39,13 @@ def resize(pixels: Pixels, size: int) -> Pixels:
     return scaled
 
 
-def normalise(pixels: Pixels, how: Preprocessing) -> Floats:
+def normalise(pixels: Pixels, preprocessing: Preprocessing) -> Floats:
     """(…, size, size, 3) uint8 B, G, R → (…, 3, size, size) float32 R, G, B, scaled to 0 … 1, (x − mean) / std."""
     rgb = pixels[..., ::-1].astype(np.float32) / np.float32(255)
-    scaled = (rgb - np.asarray(how.mean, np.float32)) / np.asarray(how.std, np.float32)
+    scaled = (rgb - np.asarray(preprocessing.mean, np.float32)) / np.asarray(preprocessing.std, np.float32)
     return np.ascontiguousarray(np.moveaxis(scaled, -1, -3))
 
 
-def preprocess(pixels: Pixels, how: Preprocessing) -> Floats:
+def preprocess(pixels: Pixels, preprocessing: Preprocessing) -> Floats:
     """One frame (height, width, 3) uint8 B, G, R of any size → (3, size, size) float32 for the network."""
-    return normalise(resize(pixels, how.size), how)
+    return normalise(resize(pixels, preprocessing.size), preprocessing)

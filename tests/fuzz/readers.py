@@ -21,6 +21,8 @@ import shutil
 import sys
 import tempfile
 import warnings
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import atheris
@@ -31,12 +33,10 @@ with atheris.instrument_imports(include=["deco_runtime", "json", "numpy.lib", "z
 
     import numpy as np
     from deco_runtime.errors import BundleError, StateError
-    from deco_runtime.learning.deco import Learner
-    from deco_runtime.learning.deco_plus import DecoPlus
-    from deco_runtime.learning.recipe import named
+    from deco_runtime.learning import registry
+    from deco_runtime.learning.guard import Guarded
     from deco_runtime.storage.bundle import open_bundle
     from deco_runtime.storage.bundle_files import MANIFEST, pack
-    from deco_runtime.storage.manifest import FILES
     from deco_runtime.storage.state import CURRENT, LearnedState, load, save
 
 SOURCE = Path(sys.argv[1])
@@ -44,17 +44,12 @@ PLACE = Path(tempfile.mkdtemp())
 BUNDLE = open_bundle(SOURCE)
 PLUS = sys.argv[2:3] == ["state-plus"]
 LEARNER, FRESH = (
-    (DecoPlus if PLUS else Learner).start(
-        BUNDLE,
-        None,  # type: ignore[arg-type]  # nothing is learned here
-        named("deco+" if PLUS else "paper"),
-        seed=0,
-    )
-    for _ in range(2)
+    Guarded(registry.started(registry.learner("deco+" if PLUS else "paper"), BUNDLE), None) for _ in range(2)
 )
-STATE = ("meta", "model", *vars(LEARNER.memory))
+LEARNER.kept = replace(LEARNER.kept, memory=replace(LEARNER.learner.memory))  # so that it is in the file too
+STATE = ("meta", *LEARNER.arrays())
 """Arrays of a state file."""
-ARRAYS = [n for n in (*FILES, "regression.npz", "demo/labels.npy", "demo/test.npz") if n.endswith((".npy", ".npz"))]
+ARRAYS = [name for name in BUNDLE.files if name.endswith((".npy", ".npz"))]
 MEMBERS = [(n, m) for n in ARRAYS if n.endswith(".npz") for m in zipfile.ZipFile(SOURCE / n).namelist()]
 PARTS = [(MANIFEST, ""), *((name, "") for name in ARRAYS), *MEMBERS]
 """What is fuzzed of a bundle: a file, or a member of an .npz file, whose CRC no fuzzer would get past either."""
@@ -72,7 +67,7 @@ def with_member(archive: bytes, name: str, data: bytes) -> bytes:
 
 
 def state(data: bytes) -> None:
-    """A state file with a right checksum; what is taken for state can be restored."""
+    """A state file with a right checksum; what is taken for state is what the learner has become."""
     names = ("", *(f"{name}.npy" for name in STATE))
     payload = with_member(GOOD_STATE, names[data[0] % len(names)] if data else "", data[1:])
     (PLACE / CURRENT).write_bytes(hashlib.sha256(payload).digest() + payload)
@@ -81,8 +76,8 @@ def state(data: bytes) -> None:
     except StateError:
         return
     assert loaded is not None
-    loaded.restore(LEARNER)
-    LEARNER.rng.random(3)
+    assert FRESH.learner.model.tobytes() == loaded.arrays["model"].tobytes()
+    FRESH.learner.rng.random(3)
 
 
 def bundle(data: bytes) -> None:
@@ -114,8 +109,10 @@ def read(path: Path) -> None:
         found = open_bundle(path)
     except BundleError:
         return
-    calls = [found.weights, found.buffer, found.regression, found.trained_on, found.golden]
-    calls += [found.demo_labels, *(lambda n=n: found.labelled_pixels(n) for n in ("guard.npz", "demo/test.npz"))]
+    calls = [found.weights, found.trained_on, found.golden, found.guard_takes]
+    calls += [partial(registry.started, kind, found) for kind in registry.learners().values()]
+    calls += [partial(found.labelled_pixels, name) for name in ("guard.npz", "demo/test.npz")]
+    calls += [partial(found.array, "demo/labels.npy", None, np.int64, (None,))]
     for call in calls:
         with contextlib.suppress(BundleError):
             call()

@@ -7,7 +7,8 @@ BUNDLE: of deco-export --data digits --ipc 10.
 One run after the other goes on from the state of the one before until a replayed stream is learned to its end, and is
 killed on the way: half of them at any moment, half at a save. After each kill every file's checksum is right, the
 state loads or none was ever saved, nothing that an event calls saved is gone, and no count is lower than before. At the
-end of the stream model, memory, generator and counts are those of a run that nobody disturbed, bit for bit.
+end of the stream model, memory, generator, counts and what the guard keeps are those of a run that nobody disturbed,
+bit for bit.
 
 Takes some seconds per kill, fewer where onnxruntime is not the training build. Not a part of the tests that always run.
 """
@@ -26,10 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from deco_runtime.engines.registry import open_engine
-from deco_runtime.learning.learner import BaseLearner
-from deco_runtime.learning.recipe import named
-from deco_runtime.running.assemble import new_learner
+from deco_runtime.learning import registry
+from deco_runtime.learning.guard import Guarded
+from deco_runtime.running.assemble import open_guard
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from figures import publish
@@ -38,6 +40,7 @@ SEGMENTS = 60
 RECIPES = {
     "paper": ("segment=16", "retrain_interval=3", "retrain_epochs=3", "iterations=2"),
     "deco+": ("segment=16", "retrain_interval=3"),
+    "slda": ("segment=16", "retrain_interval=3"),
 }
 TEMPORARY = f"{states.CURRENT}.tmp"
 
@@ -77,8 +80,8 @@ def reported(events: Path, kind: str, key: str) -> int:
 
 
 def same(a: states.LearnedState, b: states.LearnedState) -> bool:
-    arrays = [[x.tobytes() for x in (s.model, *vars(s.memory).values())] for s in (a, b)]
-    return arrays[0] == arrays[1] and (a.generator, a.counts, a.position) == (b.generator, b.counts, b.position)
+    arrays = [{name: array.tobytes() for name, array in s.arrays.items()} for s in (a, b)]
+    return arrays[0] == arrays[1] and (a.values, a.position, a.digest) == (b.values, b.position, b.digest)
 
 
 def wait_for_a_save(process: subprocess.Popen[bytes], state: Path, saves: int) -> None:
@@ -91,7 +94,7 @@ def wait_for_a_save(process: subprocess.Popen[bytes], state: Path, saves: int) -
         time.sleep(0.0002)
 
 
-def check(bundle: Bundle, fresh: BaseLearner, state: Path, events: Path, before: int, tally: dict[str, Any]) -> int:
+def check(bundle: Bundle, fresh: Guarded, state: Path, events: Path, before: int, tally: dict[str, Any]) -> int:
     """Everything that has to hold after a kill; the segments that the state has."""
     for name in (states.CURRENT, states.PREVIOUS):
         if (state / name).exists():
@@ -99,7 +102,7 @@ def check(bundle: Bundle, fresh: BaseLearner, state: Path, events: Path, before:
             assert hashlib.sha256(data[32:]).digest() == data[:32], f"{name} has a wrong checksum"
     loaded, note = states.load(state, bundle, fresh)
     assert note is None, note
-    segments = loaded.counts["segments"] if loaded else 0
+    segments = loaded.values["counts"]["segments"] if loaded else 0
     learned, saved = reported(events, "segment", "number"), reported(events, "save", "segment")
     assert segments >= max(before, saved), f"{segments} segments, but {saved} were reported as saved, {before} before"
     assert segments <= max(before, learned), f"{segments} segments, but {learned} were learned"
@@ -119,7 +122,9 @@ def check(bundle: Bundle, fresh: BaseLearner, state: Path, events: Path, before:
 def main(bundle_path: Path, recipe: str, kills: int, seed: int, out: Path | None) -> None:
     """Kill deco-run again and again, and check what it leaves behind."""
     bundle, chance, begun = open_bundle(bundle_path), random.Random(seed), time.monotonic()
-    fresh = new_learner(bundle, open_engine(bundle, "portable"), named(recipe), seed=0)
+    kind = registry.learner(recipe)
+    learner = kind.open(bundle, open_engine(bundle, "portable"), kind.RECIPE, np.random.default_rng(0))
+    fresh, _ = open_guard(bundle, learner)
     tally: dict[str, Any] = dict.fromkeys(
         ("kills", "before_the_first_frame", "in_the_middle_of_a_save", "between_the_two_renames", "state_absent"), 0
     )

@@ -44,7 +44,8 @@ def start(bundle: Path, url: str, place: Path, share: int) -> subprocess.Popen[b
         [
             *(sys.executable, "-m", "deco_runtime.commands.run", "--bundle", str(bundle), "--engine", "portable"),
             *("--video", url, "--state", str(place / "state"), "--events", str(place / "events"), "--save-every", "30"),
-            *("--cpu-share", str(share), "--threads", "1", "--memory-limit", "2000", *settings),
+            *("--cpu-share", str(share), "--threads", "1", "--memory-limit", "2000"),
+            *("--recipe", "paper", *settings),  # an update of which takes a while
         ],
         stdout=subprocess.PIPE,
         stderr=(place / "said").open("wb"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from deco_runtime.learning import registry
 from rich.console import Console, Group, RenderableType
@@ -11,39 +12,6 @@ from rich.text import Text
 
 from deco_benchmarks.bench.result import Result
 from deco_benchmarks.bench.timing import Quantity
-
-TITLES = {
-    "predict": "predict one frame",
-    "vote": "vote on a segment",
-    "random_model": "draw a random model",
-    "g_syn": "weight gradient, synthetic images",
-    "g_real": "weight gradient, real images",
-    "gradient_distance": "distance of gradients",
-    "theta_plus_minus": "θ+ and θ−",
-    "input_gradients": "image gradients at θ+ and θ−",
-    "discrimination": "contrastive term",
-    "opt_s": "step on the images",
-    "iteration": "one whole iteration",
-    "retrain_step": "one retraining step",
-    "state_save": "save the state",
-    "segment": "learn a segment",
-    "update": "update the model",
-    **{
-        f"{kind.NAME.replace('+', '_plus')}_{what}": f"{words}, {kind.NAME}"
-        for kind in registry.learners().values()
-        for what, words in (("predict", "predict one frame"), ("learn", "learn an observed segment and update"))
-    },
-    "deco_plus_segment": "represent a segment, learn it and update, deco+",
-    "frames_per_second_idle": "frames predicted, idle",
-    "frames_per_second_learning": "frames predicted while learning",
-    "predict_p99_idle": "predict, 99th percentile, idle",
-    "predict_p99_learning": "predict, 99th percentile, while learning",
-    "start_up": "start to first prediction",
-    "peak_memory_predicting": "peak memory, first prediction",
-    "peak_memory_learning": "peak memory, learning",
-    "install_size": "installed packages",
-}
-"""Quantities in the order in which they are shown."""
 
 COLUMNS = (
     ("predict", "predict"),
@@ -85,6 +53,43 @@ and epochs. Times are medians.
 """
 
 
+@cache
+def titles() -> dict[str, str]:
+    """Quantities in the order in which they are shown."""
+    of_learners = {
+        f"{kind.NAME.replace('+', '_plus')}_{what}": f"{words}, {kind.NAME}"
+        for kind in registry.learners().values()
+        for what, words in (("predict", "predict one frame"), ("learn", "learn an observed segment and update"))
+    }
+    return {
+        "predict": "predict one frame",
+        "vote": "vote on a segment",
+        "random_model": "draw a random model",
+        "g_syn": "weight gradient, synthetic images",
+        "g_real": "weight gradient, real images",
+        "gradient_distance": "distance of gradients",
+        "theta_plus_minus": "θ+ and θ−",
+        "input_gradients": "image gradients at θ+ and θ−",
+        "discrimination": "contrastive term",
+        "opt_s": "step on the images",
+        "iteration": "one whole iteration",
+        "retrain_step": "one retraining step",
+        "state_save": "save the state",
+        "segment": "learn a segment",
+        "update": "update the model",
+        **of_learners,
+        "deco_plus_segment": "represent a segment, learn it and update, deco+",
+        "frames_per_second_idle": "frames predicted, idle",
+        "frames_per_second_learning": "frames predicted while learning",
+        "predict_p99_idle": "predict, 99th percentile, idle",
+        "predict_p99_learning": "predict, 99th percentile, while learning",
+        "start_up": "start to first prediction",
+        "peak_memory_predicting": "peak memory, first prediction",
+        "peak_memory_learning": "peak memory, learning",
+        "install_size": "installed packages",
+    }
+
+
 def show(result: Result) -> RenderableType:
     """Everything a person wants to see of one run."""
     board = result.content["board"]
@@ -94,7 +99,7 @@ def show(result: Result) -> RenderableType:
     for engine in result.engines:
         table.add_column(engine, justify="right")
     for name in _names(result.engines.values()):
-        table.add_row(TITLES.get(name, name), *(_spread(found.get(name)) for found in result.engines.values()))
+        table.add_row(titles().get(name, name), *(_spread(found.get(name)) for found in result.engines.values()))
     parts: list[RenderableType] = [table]
     if board.get("load", 0) > 1:
         parts.append(Text(f"load was {board['load']} before: other work makes times longer and comparisons unfair"))
@@ -127,7 +132,7 @@ def compare(a: Result, b: Result) -> RenderableType:
         ours, theirs = a.engines[engine], b.engines[engine]
         for name in _names([ours, theirs]):
             x, y = ours.get(name), theirs.get(name)
-            table.add_row(f"{engine}: {TITLES.get(name, name)}", _value(x), _value(y), _quotient(x, y))
+            table.add_row(f"{engine}: {titles().get(name, name)}", _value(x), _value(y), _quotient(x, y))
         table.add_section()
     for name in [name for name in a.ratios if name in b.ratios]:
         x, y = (Quantity(r.ratios[name], r.ratios[name], r.ratios[name], 1, "") for r in (a, b))
@@ -180,9 +185,9 @@ def _differences(a: Result, b: Result) -> list[str]:
 
 
 def _names(found: Iterable[dict[str, Quantity]]) -> Sequence[str]:
-    """Names of all quantities, those of TITLES first and in its order."""
+    """Names of all quantities, those of `titles` first and in its order."""
     names = {name for quantities in found for name in quantities}
-    return [name for name in TITLES if name in names] + sorted(names - TITLES.keys())
+    return [name for name in titles() if name in names] + sorted(names - titles().keys())
 
 
 def _spread(value: Quantity | None) -> str:

@@ -1,6 +1,6 @@
 """What held-out takes say of the pre-trained model and of the start regression: how sure, and which of them to believe.
 
-    temperature   with which a model is as sure as it is right
+    temperature   with which a model is calibrated
     calibrate     the temperatures of both models and of what both say, and the regression's worth in that
     unknown       from which strangeness on a frame shows none of the classes
 

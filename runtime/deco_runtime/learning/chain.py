@@ -60,7 +60,7 @@ def decode(
     """The posterior of a segment's frames under the chain that makes them likeliest.
 
     likelihood: (n, S) float32 ≥ 0, p(frame | state), each frame's up to a factor. For classes that a model takes to be
-    equally frequent this is its p(c | x), which must be as sure as it is right, and `alike` times less for
+    equally frequent this is its p(c | x), which must be calibrated, and `alike` times less for
     frames that come in a row. carried: `last` of the segment before, or None where nothing is known of it. cut: (n,)
     bool, frames before which the stream was interrupted, so that they are drawn from π alone. starts: of ρ, in [0, 1).
     """

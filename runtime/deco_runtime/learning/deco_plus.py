@@ -48,7 +48,7 @@ class DecoPlus(RepresentedLearner):
         return voter.fit(labelled)
 
     def answer(self, model: Floats, observed: Observed) -> Floats:
-        """A mean of what the regression and the pre-trained model say, each as sure as it is right.
+        """A mean of what the regression and the pre-trained model say, each calibrated.
 
         The share of the regression begins with its worth on held-out images, and grows with what it has seen, see
         `share`.

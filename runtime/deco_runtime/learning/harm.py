@@ -88,7 +88,7 @@ def effective_classes(answers: Ints, classes: int) -> float:
 
 
 def doubt_per_error(logits: Floats, right: Bools) -> float:
-    """Mean of 1 − p(x)_ŷ over the share of wrong answers: 1 for a model as sure as it is right, 0 for blind trust."""
+    """Mean of 1 − p(x)_ŷ over the share of wrong answers: 1 for a calibrated model, 0 for blind trust."""
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     exponential = np.exp(shifted)
     doubt = 1.0 - 1.0 / exponential.sum(axis=1)

@@ -42,7 +42,7 @@ class Statistics:
 class Start:
     """What `deco+` starts from: the statistics of the labelled images, and what held-out ones say of both models.
 
-    softmax(logits / T) of the pre-trained model is as sure as it is right with network_temperature, and so is that of
+    softmax(logits / T) of the pre-trained model is calibrated with network_temperature, and so is that of
     the regression's values with regression_temperature, and of what both say, see `mixed`, with mixed_temperature.
     worth: the regression's share in that, 0 … 1, with which both are best. unknown: weights (SIGNS + 2,) float32 of
     `unknown.odds`, None where nothing could be held out to fit them to.
@@ -137,7 +137,7 @@ def scores(w: Floats, phi: Floats) -> Floats:
 
 
 def mixed(w: Floats, s: Floats, phi: Floats, logits: Floats, start: Start) -> Floats:
-    """Logits (n, K) float32, s_c · log q(c | x) + (1 − s_c) · log p(c | x), each model as sure as it is right: q the
+    """Logits (n, K) float32, s_c · log q(c | x) + (1 − s_c) · log p(c | x), each model calibrated: q the
     regression on φ (n, D), p the pre-trained model with these logits (n, K); s (K,)."""
     log_q = log_softmax(scores(w, phi) / np.float32(start.regression_temperature))
     both: Floats = s * log_q + (1 - s) * log_softmax(logits / np.float32(start.network_temperature))

@@ -4,8 +4,8 @@
     model    the linear classifier of these: w_c = Λ μ_c, b_c = −½ μ_cᵀ Λ μ_c, Λ = ((1 − ε)Σ + εI)⁻¹
 
 The source moves means and covariance with each labelled frame; they are those of all frames so far, as here, where a
-frame counts for each class by its share of the vote. The temperature, with which the answers are as sure as they are
-right, is fitted to held-out images at the export.
+frame counts for each class by its share of the vote. The temperature that calibrates the answers is fitted to held-out
+images at the export.
 """
 
 from __future__ import annotations

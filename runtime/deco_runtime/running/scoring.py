@@ -32,7 +32,7 @@ def read_test_folder(
     kept = [i for i, own in enumerate(prints) if own not in trained_on and own not in streamed]
     trained = sum(own in trained_on for own in prints)
     counts = ((trained, "trained on"), (len(prints) - len(kept) - trained, "streamed"))
-    left_out = " and ".join(f"{count} {how}" for count, how in counts if count)
+    left_out = " and ".join(f"{count} {what}" for count, what in counts if count)
     if not kept:
         raise DataError(
             f"expected test images that the model does not learn from, found only such in {listed.root} "
@@ -56,35 +56,35 @@ def read_test_folder(
 
 
 def answers(
-    predict: Callable[[Floats], Floats], pixels: Pixels, how: Preprocessing, check: Check = lambda: None
+    predict: Callable[[Floats], Floats], pixels: Pixels, preprocessing: Preprocessing, check: Check = lambda: None
 ) -> Ints:
     """The class (n,) that `predict`, x (N, C, H, W) → logits (N, K), gives each image; pixels as `Scorer` keeps them.
 
     check: called before every batch of BATCH images.
     """
-    found: Ints = logits(predict, pixels, how, check).argmax(axis=1)
+    found: Ints = logits(predict, pixels, preprocessing, check).argmax(axis=1)
     return found
 
 
 def logits(
-    predict: Callable[[Floats], Floats], pixels: Pixels, how: Preprocessing, check: Check = lambda: None
+    predict: Callable[[Floats], Floats], pixels: Pixels, preprocessing: Preprocessing, check: Check = lambda: None
 ) -> Floats:
     """What `predict` gives for each image, (n, K); arguments as those of `answers`."""
-    return np.concatenate([predict(x) for x in normalised(pixels, how, check)])
+    return np.concatenate([predict(x) for x in normalised(pixels, preprocessing, check)])
 
 
-def normalised(pixels: Pixels, how: Preprocessing, check: Check) -> Iterator[Floats]:
+def normalised(pixels: Pixels, preprocessing: Preprocessing, check: Check) -> Iterator[Floats]:
     """The images as the network takes them, at most BATCH (N, C, H, W) at a time; check: called before each."""
     for start in range(0, len(pixels), BATCH):
         check()
-        yield normalise(pixels[start : start + BATCH], how)
+        yield normalise(pixels[start : start + BATCH], preprocessing)
 
 
 class Scorer:
     """Scores models on fixed test images, kept as uint8 to save memory."""
 
-    def __init__(self, how: Preprocessing, pixels: Pixels, labels: Ints) -> None:
-        self._how, self._pixels, self._labels = how, pixels, labels
+    def __init__(self, preprocessing: Preprocessing, pixels: Pixels, labels: Ints) -> None:
+        self._preprocessing, self._pixels, self._labels = preprocessing, pixels, labels
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -94,5 +94,5 @@ class Scorer:
 
         check: called before every batch.
         """
-        found = answers(predict, self._pixels, self._how, check)
+        found = answers(predict, self._pixels, self._preprocessing, check)
         return float(np.mean(found == self._labels))

@@ -98,8 +98,10 @@ def parse(content: dict[str, Any]) -> Manifest:
     Raises DecoError for a wrong recipe, and for anything else KeyError, TypeError, ValueError, AttributeError,
     OverflowError or RecursionError.
     """
-    how = content["preprocessing"]
-    preprocessing = Preprocessing(_size(how["size"], LARGEST_SIDE), _triple(how["mean"]), _triple(how["std"]))
+    preprocessing = content["preprocessing"]
+    preprocessing = Preprocessing(
+        _size(preprocessing["size"], LARGEST_SIDE), _triple(preprocessing["mean"]), _triple(preprocessing["std"])
+    )
     if min(preprocessing.std) <= 0:
         raise ValueError("std must be above 0")
     parameters = []
