@@ -27,6 +27,7 @@ from deco_benchmarks.bench.workload import open_work
 from deco_runtime.errors import BundleError, DecoError, RuntimeMissingError
 from deco_runtime.host.job import Report
 from deco_runtime.host.job_child import function_of
+from deco_runtime.learning import registry
 from deco_runtime.learning.deco import Deco, five_passes
 from deco_runtime.storage.bundle import open_bundle
 
@@ -78,7 +79,7 @@ def test_a_quick_run_from_start_to_end(bundle_path: Path, tmp_path: Path) -> Non
     assert "quick: segment and update are scaled" in done.stdout
     read = result.read(out)
     found = read.engines["portable"]
-    assert set(found) == set(tables.titles())
+    assert set(found) == measured("deco+")
     assert all(q.q1 <= q.median <= q.q3 and q.median > 0 and q.runs >= 1 for q in found.values())
     assert read.content["engines"]["portable"]["scaled"] == {
         "segment": {"iterations_measured": 2, "iterations": 10},
@@ -98,15 +99,29 @@ def test_a_quick_run_from_start_to_end(bundle_path: Path, tmp_path: Path) -> Non
 PAPER_ONLY = {*STAGES, "vote", "iteration", "retrain_step", "segment", "update"}
 
 
-def test_a_bundle_without_condensed_images_is_measured_by_deco_plus(bundle_path: Path, tmp_path: Path) -> None:
+def measured(recipe: str) -> set[str]:
+    """All quantities but those of other learners, and what only earlier versions measured."""
+
+    def of(name: str) -> set[str]:
+        return {f"{name.replace('+', '_plus')}_{what}" for what in ("predict", "learn")}
+
+    of_learners = set().union(*map(of, registry.learners()))
+    assert of_learners | {"deco_plus_segment"} < set(tables.titles())
+    return set(tables.titles()) - of_learners - {"deco_plus_segment"} | of(recipe)
+
+
+@pytest.mark.parametrize("recipe", ["deco+", "slda"])
+def test_a_bundle_without_condensed_images_is_measured_by_what_needs_none(
+    recipe: str, bundle_path: Path, tmp_path: Path
+) -> None:
     bundle, out = Path(shutil.copytree(bundle_path, tmp_path / "bundle")), tmp_path / "board.json"
     without(bundle, "buffer.npz")
     asked = ["run", "--bundle", str(bundle), "--engine", "portable", "--quick"]
-    done = CliRunner().invoke(cli.command, [*asked, "--recipe", "deco+", "--sustained", "0.002", "--out", str(out)])
+    done = CliRunner().invoke(cli.command, [*asked, "--recipe", recipe, "--sustained", "0.002", "--out", str(out)])
     assert done.exit_code == 0, done.output
     read = result.read(out)
-    assert set(read.engines["portable"]) == set(tables.titles()) - PAPER_ONLY
-    assert (read.recipe, read.content["bundle"]["ipc"], read.content["best_engine"]) == ("deco+", 0, "portable")
+    assert set(read.engines["portable"]) == measured(recipe) - PAPER_ONLY
+    assert (read.recipe, read.content["bundle"]["ipc"], read.content["best_engine"]) == (recipe, 0, "portable")
     assert read.content["sustained"]["samples"][-1]["segments_per_second"] > 0
     assert "segments per second at first" in done.stdout
     assert "quick: segment" not in done.stdout

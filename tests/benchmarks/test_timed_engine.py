@@ -94,9 +94,10 @@ def test_seconds_of_a_call() -> None:
 def test_a_learner_learns_the_same(recipe: str, bundle_path: Path) -> None:
     work = open_work(bundle_path, "portable", recipe)
     timed = TimedEngine(work.engine)
-    plain, noted = (each.learner(iterations=2, epochs=1) for each in (work, replace(work, engine=timed)))
+    plain, noted = (each.learner(iterations=2, retrain_epochs=1) for each in (work, replace(work, engine=timed)))
+    x = np.random.default_rng(0).standard_normal((128, *work.frame.shape[1:]), np.float32)
     for learner in (plain, noted):
-        learner.learn(work.segment)
+        learner.learn(replace(work.segment, observed=learner.observe(x)))
         learner.retrain()
     np.testing.assert_array_equal(noted.model, plain.model)
     assert not np.array_equal(noted.model, work.learner().model)  # it has learned
