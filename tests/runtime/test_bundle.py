@@ -569,3 +569,18 @@ def test_any_change_of_the_manifest_is_met(shared: Path, data: st.DataObject) ->
 def test_any_bytes_in_the_manifest_are_met(shared: Path, junk: bytes, start: int, length: int) -> None:
     good = (shared / MANIFEST).read_bytes()
     check_another_manifest(shared, good[:start] + junk + good[start + length :])
+
+
+def test_a_file_that_the_manifest_does_not_list_is_not_read(bundle_path: Path, tmp_path: Path) -> None:
+    """Nobody has its hash: it may be what another export left there."""
+    from bundles import without
+
+    copy = tmp_path / "bundle"
+    shutil.copytree(bundle_path, copy)
+    name = "fitted/slda.npz"
+    assert open_bundle(copy).array(name, "temperature", np.float32, ()) > 0
+    content = (copy / name).read_bytes()
+    without(copy, name)
+    (copy / name).write_bytes(content)
+    with pytest.raises(BundleError, match=r"slda\.npz"):
+        open_bundle(copy).array(name, "temperature", np.float32, ())

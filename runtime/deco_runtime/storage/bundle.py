@@ -97,8 +97,11 @@ class Bundle(Manifest):
     def array(self, name: str, key: str | None, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> Any:
         """An array of the file `name`: the one called `key` of an .npz, or for None that of an .npy.
 
-        Raises BundleError unless it is finite and of this type and shape, None being any number.
+        Raises BundleError unless it is finite and of this type and shape, None being any number, in a file that the
+        manifest lists: of another nobody knows whether it is as it was exported.
         """
+        if name not in self.files:
+            raise self.broken(name, "an array, and the manifest to list it")
         try:
             with self.root.joinpath(name).open("rb") as file:
                 array = read_npy(file) if key is None else read_npz(file, (key,))[key]
