@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deco_runtime.learning.reports import SegmentReport
 from deco_runtime.telemetry import happenings as happened
 from deco_runtime.telemetry.bus import Bus, Hears, Listener
 from deco_runtime.telemetry.event_log import EventLog
@@ -189,3 +190,16 @@ def test_every_kind_is_heard_by_someone_or_is_known_not_to_be() -> None:
     notifier = {happened.Stepped, happened.RunEnding}  # on a machine with systemd
     heard = {*View("test").hears(), *notifier, happened.StateSaved}
     assert kinds - heard == {happened.SegmentGivenUp}
+
+
+def test_a_learner_may_call_its_own_figures_what_it_likes(tmp_path: Path) -> None:
+    """What every segment has keeps its place and its value; the other figures are there too."""
+    own = {"time": 1, "event": "x", "number": -1, "kept": 2.0, "warmth": 0.5}
+    report = SegmentReport(active=[1], kept=0.75, figures=own)
+    file = tmp_path / "events.jsonl"
+    with Bus(EventLog(file)) as bus:
+        bus.emit(happened.SegmentLearned(3, False, 9, 0, 0, None, 0, {"cat": 9}, None, ["cat"], report))
+    (line,) = [json.loads(each) for each in file.read_text("utf-8").splitlines()]
+    assert line["event"] == "segment"
+    assert isinstance(line["time"], str)
+    assert (line["number"], line["kept"], line["active"], line["warmth"]) == (3, 0.75, ["cat"], 0.5)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from deco_runtime.errors import UsageError
-from deco_runtime.learning.reports import SegmentReport
 from deco_runtime.telemetry import happenings as happened
 from deco_runtime.telemetry.bus import Hears, Listener
 from deco_runtime.telemetry.console import say
@@ -22,6 +21,9 @@ from deco_runtime.telemetry.redact import redact
 
 OF_THE_DISK = {errno.EROFS, errno.ENOSPC, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC)}
 """Errors that say nothing against the name: a disk that is read-only, full or broken must not end what it only logs."""
+
+
+OF_EVERY_LINE = ("event", "time", "monotonic", "lost")
 
 
 class EventLog(Listener):
@@ -139,18 +141,23 @@ class EventLog(Listener):
         )
 
     def _segment_learned(self, event: happened.SegmentLearned) -> None:
-        self.write(
-            "segment",
-            number=event.number,
-            frames=event.frames,
-            dropped_frames=event.dropped_frames,
-            dropped_segments=event.dropped_segments,
-            frame_age_ms=event.frame_age_ms,
-            unknown_frames=event.unknown_frames,
-            votes=event.votes,
-            stream_accuracy=event.stream_accuracy,
-            **(_figures(event.report, event.active) if event.report else {}),
-        )
+        report = event.report
+        figures: dict[str, Any] = {
+            "number": event.number,
+            "frames": event.frames,
+            "dropped_frames": event.dropped_frames,
+            "dropped_segments": event.dropped_segments,
+            "frame_age_ms": event.frame_age_ms,
+            "unknown_frames": event.unknown_frames,
+            "votes": event.votes,
+            "stream_accuracy": event.stream_accuracy,
+        }
+        if report is not None:
+            figures |= {"active": event.active, "kept": report.kept, "pseudo_accuracy": report.pseudo_accuracy}
+            figures |= {"dropped": report.dropped, "seconds": report.seconds}
+            # A learner of another package may call its own figures what it likes.
+            figures |= {key: each for key, each in report.figures.items() if key not in {*figures, *OF_EVERY_LINE}}
+        self.write("segment", **figures)
 
     def _model_retrained(self, event: happened.ModelRetrained) -> None:
         report = event.report
@@ -225,15 +232,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
-
-
-def _figures(report: SegmentReport, active: list[str]) -> dict[str, Any]:
-    """A segment's part of its event: what every learner says, and what this one alone does."""
-    return {
-        "active": active,
-        "kept": report.kept,
-        "pseudo_accuracy": report.pseudo_accuracy,
-        "dropped": report.dropped,
-        "seconds": report.seconds,
-        **report.figures,
-    }
