@@ -11,7 +11,7 @@ from pathlib import Path
 from deco_runtime.doctor.findings import Finding
 from deco_runtime.host import machine as device
 
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 14)
 """The first that pyproject.toml allows, the last that the project is tested with."""
 SCARCE_MIB = 250
 """Free memory: a small network and its learner peak at 130 to 220 MiB (docs/boards.md)."""
