@@ -15,13 +15,13 @@ from typing import Any
 import deco_runtime
 import numpy as np
 import pytest
-from deco_runtime.doctor import camera, pieces
+from deco_runtime.doctor import camera, packages
 from deco_runtime.doctor.findings import Finding
 from mjpeg_server import mjpeg_server
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
 PROGRAM = "from deco_runtime.doctor.cli import main; main()"
-WITHOUT_PACKAGES = f"from deco_runtime.doctor import pieces; pieces.PIECES = (); {PROGRAM}"
+WITHOUT_PACKAGES = f"from deco_runtime.doctor import packages; packages.PACKAGES = (); {PROGRAM}"
 """The same, but quicker, where it is not the packages that matter."""
 
 
@@ -139,7 +139,7 @@ def test_a_package_that_dies_is_a_finding(how: str, tmp_path: Path, monkeypatch:
 
 
 def test_an_import_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "IMPORT_S", 0.5)
+    monkeypatch.setattr(packages, "IMPORT_S", 0.5)
     started = time.monotonic()
     found = cv2_with("import time; time.sleep(600)", tmp_path, monkeypatch)
     assert time.monotonic() - started < 10
@@ -151,8 +151,8 @@ def cv2_with(body: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Finding
     """What is said of a cv2 that is this."""
     (place / "cv2.py").write_text(body)
     monkeypatch.syspath_prepend(str(place))
-    monkeypatch.setattr(pieces, "PIECES", [piece for piece in pieces.PIECES if piece.module == "cv2"])
-    (found,) = pieces.findings()
+    monkeypatch.setattr(packages, "PACKAGES", [package for package in packages.PACKAGES if package.module == "cv2"])
+    (found,) = packages.findings()
     return found
 
 

@@ -16,7 +16,7 @@ import deco_runtime
 import numpy as np
 import pytest
 from bundles import without
-from deco_runtime.doctor import board, cli, disk, graphs, pieces
+from deco_runtime.doctor import board, cli, disk, graphs, packages
 from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
 from deco_runtime.engine import EXACT, REPRESENTATION
 from deco_runtime.engines.golden import BLOCK, INPUTS, golden_check, relative_error
@@ -389,9 +389,9 @@ def test_deco_run_refuses_a_graph_that_is_wrong_here(graph: str, arguments: list
 
 def test_versions_are_those_of_pyproject() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
-    for piece in pieces.PIECES:
-        oldest, below = re.search(rf'"{piece.install}>=([\d.]+),<([\d.]+)"', text).groups()  # type: ignore[union-attr]
-        assert (piece.oldest, piece.below) == tuple(tuple(map(int, v.split("."))) for v in (oldest, below))
+    for package in packages.PACKAGES:
+        oldest, below = re.search(rf'"{package.install}>=([\d.]+),<([\d.]+)"', text).groups()  # type: ignore[union-attr]
+        assert (package.oldest, package.below) == tuple(tuple(map(int, v.split("."))) for v in (oldest, below))
     (lowest,) = re.findall(r'requires-python = ">=([\d.]+)"', text)
     assert tuple(map(int, lowest.split("."))) == board.OLDEST_PYTHON
 
@@ -407,8 +407,8 @@ def test_versions_are_those_of_pyproject() -> None:
     ],
 )
 def test_versions(module: str, version: str, level: str) -> None:
-    (piece,) = (piece for piece in pieces.PIECES if piece.module == module)
-    found = pieces._finding(piece, Report("done", answers=[{"version": version, "seconds": 0.1}]))
+    (package,) = (package for package in packages.PACKAGES if package.module == module)
+    found = packages._finding(package, Report("done", answers=[{"version": version, "seconds": 0.1}]))
     assert (found.level, found.figures["version"]) == (level, version)
     assert level == "OK" or f"but found {version}" in found.sentence
 
@@ -418,8 +418,10 @@ def test_two_packages_that_own_onnxruntime_are_named(quick: Path, monkeypatch: p
         (quick / f"{name}-1.20.0.dist-info").mkdir()
         (quick / f"{name}-1.20.0.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1.20.0\n")
         (quick / f"{name}-1.20.0.dist-info" / "RECORD").write_text("onnxruntime/__init__.py,,\n")
-    monkeypatch.setattr(pieces, "PIECES", [piece for piece in pieces.PIECES if piece.module == "onnxruntime"])
-    (found,) = pieces.findings()
+    monkeypatch.setattr(
+        packages, "PACKAGES", [package for package in packages.PACKAGES if package.module == "onnxruntime"]
+    )
+    (found,) = packages.findings()
     assert found.level == "FAIL"
     assert found.sentence.startswith("expected one package that provides onnxruntime, but found 3: ")
     assert "onnxruntime_elsewhere, onnxruntime_gpu" in found.sentence
@@ -427,7 +429,7 @@ def test_two_packages_that_own_onnxruntime_are_named(quick: Path, monkeypatch: p
 
 def test_nothing_is_tried_without_numpy(quick: Path) -> None:
     (quick / "numpy.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    first, second = pieces.findings()
+    first, second = packages.findings()
     assert (first.check, first.level) == ("numpy", "FAIL")
     assert "install an older release of numpy" in first.sentence
     assert second == Finding("WARN", "cv2, onnxruntime", "not tried, because both need numpy; mend that first")
@@ -435,7 +437,7 @@ def test_nothing_is_tried_without_numpy(quick: Path) -> None:
 
 def test_openvino_broken_is_a_warning_and_its_engine_is_left_out(quick: Path, bundle_path: Path) -> None:
     (quick / "openvino.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    found = list(pieces.findings())
+    found = list(packages.findings())
     assert [f.level for f in found] == ["OK", "OK", "OK", "WARN"]
     assert found[3].sentence.endswith("take another release of openvino, and use --engine portable until then")
     assert not any("openvino" in f.check for f in graphs.findings(bundle_path, {"openvino", "ort-training"}))
@@ -480,7 +482,7 @@ def test_a_board_that_shows_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "wide", "level"),
-    [((3, 9, 2), True, "FAIL"), ((3, 11, 2), True, "OK"), ((3, 11, 2), False, "WARN"), ((3, 14, 0), True, "WARN")],
+    [((3, 9, 2), True, "FAIL"), ((3, 11, 2), True, "OK"), ((3, 11, 2), False, "WARN"), ((3, 15, 0), True, "WARN")],
 )
 def test_pythons(version: tuple[int, ...], wide: bool, level: str) -> None:
     assert board._python(version, wide).level == level
@@ -516,7 +518,7 @@ def test_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
 def test_what_is_no_bundle(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pieces, "PIECES", ())
+    monkeypatch.setattr(packages, "PACKAGES", ())
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert cli.command.main(["--bundle", str(tmp_path / name)], standalone_mode=False) == 1
     lines = capsys.readouterr().out.splitlines()

@@ -181,5 +181,5 @@ def test_a_job_started_in_a_directory_that_was_removed(tmp_path: Path, monkeypat
     place.mkdir()
     monkeypatch.chdir(place)
     place.rmdir()
-    report = run_job("deco_runtime.doctor.pieces:import_piece", 60, module="numpy")
+    report = run_job("deco_runtime.doctor.packages:import_package", 60, module="numpy")
     assert (report.end, report.words) == ("done", "")

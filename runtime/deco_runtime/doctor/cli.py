@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from deco_runtime.commands.terminal import exit_with
-from deco_runtime.doctor import board, camera, disk, graphs, pieces
+from deco_runtime.doctor import board, camera, disk, graphs, packages
 from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
 
 
@@ -63,7 +63,7 @@ def examine(bundle: Path | None, camera_value: str | None, seconds: float) -> It
     """All findings, in the order in which one thing needs the other."""
     yield from board.findings()
     broken: set[str] = set()
-    for finding in pieces.findings():
+    for finding in packages.findings():
         if finding.figures.get("imported") is False:
             broken.add(finding.check)
         yield finding

@@ -97,7 +97,9 @@ def _advice(engine: str, report: Report | None = None) -> str:
     """What to do about an engine that computes wrongly or, as reported, not at all."""
     if report is not None and report.died_of == getattr(signal, "SIGKILL", None):
         return "memory has run out, so stop other programs, or export a smaller model"
-    package = "openvino" if engine == "openvino" else "onnxruntime"
+    from deco_runtime.engines.registry import engines
+
+    package = engines()[engine].PACKAGE
     other = ", or use --engine portable" if engine != "portable" else ""
     return f"install another release of {package}{other}"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deco_runtime.engines.golden import INPUTS, call_of, golden_check
-from deco_runtime.engines.registry import by_preference, open_engine
+from deco_runtime.engines.registry import by_preference, engines, open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.host.job import run_job
 from deco_runtime.host.job_child import Answer
@@ -92,12 +92,13 @@ def _seconds(path: Path, engine: str, graph: str) -> float | None:
 def _machine(bundle: str, graph: str) -> dict[str, Any]:
     """What a timing depends on."""
     versions = {}
+    for package in sorted({module.PACKAGE for module in engines().values()}):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
     with contextlib.suppress(Exception):  # a broken one is met, and said, when an engine is opened
-        import onnxruntime
+        import onnxruntime  # a board maker's build is a package of another name
 
         versions["onnxruntime"] = onnxruntime.__version__
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        versions["openvino"] = metadata.version("openvino")
     given = {"threads": threads(), "bundle": bundle, "graph": graph}
     return {"node": platform.node(), "machine": platform.machine(), **given, **versions}
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 NAME = "openvino"
 PRECISION = "fp32"
+PACKAGE = "openvino"
 PREFERENCE = 5  # without a timing; its rounding is not ONNX Runtime's
 
 

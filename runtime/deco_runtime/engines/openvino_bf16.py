@@ -6,6 +6,7 @@ from deco_runtime.engines import openvino
 
 NAME = "openvino-bf16"
 PRECISION = "bf16"
+PACKAGE = openvino.PACKAGE
 PREFERENCE = 0
 
 unusable = partial(openvino.unusable, precision=PRECISION)

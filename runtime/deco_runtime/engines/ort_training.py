@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "ort-training"
 PRECISION = "fp32"
+PACKAGE = "onnxruntime"
 PREFERENCE = 10
 
 OWN = ("weight_gradient", "input_gradient", "feature_gradient")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 NAME = "portable"
 PRECISION = "fp32"
+PACKAGE = "onnxruntime"
 PREFERENCE = 20  # no slower than ort-training where both ran, and not bound to a discontinued package
 
 GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT, REPRESENTATION)

@@ -22,6 +22,8 @@ class EngineModule(Protocol):
 
     NAME: str
     PRECISION: str
+    PACKAGE: str
+    """What computes, by its module; another release of it is what to try when it computes wrongly."""
     PREFERENCE: int
     """"auto" takes the usable engine with the highest, where `autoselect` has not timed them."""
     unusable: Callable[[Bundle | None], str | None]

@@ -22,7 +22,7 @@ IMPORT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Piece:
+class Package:
     """A package: its module, how to install it, the versions [oldest, below) that pyproject.toml allows."""
 
     module: str
@@ -31,11 +31,11 @@ class Piece:
     below: tuple[int, ...]
 
 
-PIECES = (
-    Piece("numpy", "numpy", (1, 24), (3,)),
-    Piece("cv2", "opencv-python-headless", (4, 8), (6,)),
-    Piece("onnxruntime", "onnxruntime", (1, 18), (2,)),
-    Piece("openvino", "openvino", (2024, 4), (2027,)),
+PACKAGES = (
+    Package("numpy", "numpy", (1, 24), (3,)),
+    Package("cv2", "opencv-python-headless", (4, 8), (6,)),
+    Package("onnxruntime", "onnxruntime", (1, 18), (2,)),
+    Package("openvino", "openvino", (2024, 4), (2027,)),
 )
 OPTIONAL = "openvino"
 """Only looked at where it is installed, and no failure where it is broken: portable does the same work."""
@@ -43,34 +43,34 @@ OPTIONAL = "openvino"
 
 def findings() -> Iterator[Finding]:
     """One finding per package; without numpy the others cannot be tried."""
-    for piece in PIECES:
-        if piece.module == OPTIONAL and util.find_spec(OPTIONAL) is None:
+    for package in PACKAGES:
+        if package.module == OPTIONAL and util.find_spec(OPTIONAL) is None:
             continue
-        found = _finding(piece, run_job(f"{__name__}:import_piece", IMPORT_S, module=piece.module))
+        found = _finding(package, run_job(f"{__name__}:import_package", IMPORT_S, module=package.module))
         yield found
-        if piece.module == "numpy" and not found.figures["imported"]:
+        if package.module == "numpy" and not found.figures["imported"]:
             yield Finding("WARN", "cv2, onnxruntime", "not tried, because both need numpy; mend that first")
             return
 
 
-def _finding(piece: Piece, report: Report) -> Finding:
-    module = piece.module
+def _finding(package: Package, report: Report) -> Finding:
+    module = package.module
     broken: Level = "WARN" if module == OPTIONAL else "FAIL"
     until = "" if broken == "FAIL" else ", and use --engine portable until then"
     if report.end == "refused":
         return Finding(broken, module, report.words, {"imported": False})
     if report.end != "done":
-        words = f"expected to import {module}, but that {report.words}; {advice(piece, report)}{until}"
+        words = f"expected to import {module}, but that {report.words}; {advice(package, report)}{until}"
         return Finding(broken, module, words, {"imported": False})
     version, seconds = str(report.told["version"]), float(report.told["seconds"])
     figures = {"imported": True, "version": version, "import_seconds": round(seconds, 3)}
     figures |= report.told.get("figures", {})
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:3])
-    allowed = f"{module} from {_dotted(piece.oldest)} to below {_dotted(piece.below)}"
-    if numbers < piece.oldest:
-        words = f"expected {allowed}, but found {version}; upgrade {piece.install}{until}"
+    allowed = f"{module} from {_dotted(package.oldest)} to below {_dotted(package.below)}"
+    if numbers < package.oldest:
+        words = f"expected {allowed}, but found {version}; upgrade {package.install}{until}"
         return Finding(broken, module, words, figures)
-    if numbers >= piece.below:
+    if numbers >= package.below:
         words = f"expected {allowed}, but found {version}, which nobody has tried; if a run fails, install an older one"
         return Finding("WARN", module, words, figures)
     if sys.platform.startswith("linux") and "V4L2" not in report.told.get("cameras", ["V4L2"]):
@@ -79,9 +79,9 @@ def _finding(piece: Piece, report: Report) -> Finding:
     return Finding("OK", module, f"{version}, imported in {seconds:.2g} s", figures)
 
 
-def advice(piece: Piece, report: Report) -> str:
+def advice(package: Package, report: Report) -> str:
     """What to do about a package that cannot be imported."""
-    module, install, words = piece.module, piece.install, report.words
+    module, install, words = package.module, package.install, report.words
     if "No module named" in words and f"'{module}'" in words:
         return (
             f"install it with pip install {install}, or the board maker's own, into the environment of {sys.executable}"
@@ -117,7 +117,7 @@ def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def import_piece(answer: Answer, module: str) -> None:
+def import_package(answer: Answer, module: str) -> None:
     """Job: import the module and make it compute a little, since some die only then. Answers version and seconds.
 
     Raises what the import raises, RuntimeMissingError for an onnxruntime that deco-run would refuse.
