@@ -535,8 +535,9 @@ def to_blame(path: Path, good: dict[str, Any], bad: bytes) -> list[Path]:
             return []
         changed = {key for key in good if json.dumps(found.get(key)) != json.dumps(good[key])}
         names += [name for key in changed for name in FITS.get(key, ())]
-        files = found["files"]
+        files = dict(found["files"])
         names += [name for name in files if name not in good["files"] or files[name] != good["files"][name]]
+        names += [name for name in good["files"] if name not in files]
         if "buffer.npz" not in files:
             names.append(".")  # the bundle, which then is one without
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -196,12 +196,12 @@ from pathlib import Path
 import numpy as np
 from deco_runtime.storage.bundle import open_bundle
 from deco_runtime.errors import DecoError
-from deco_runtime.running.assemble import new_learner
+from deco_runtime.learning import registry
+from deco_runtime.learning.guard import Unguarded
 from deco_runtime.storage.untrusted import read_npy, read_npz
-from deco_runtime.learning.recipe import RECIPES
 from deco_runtime.storage.state import load
 folder, bundle = Path(sys.argv[1]), open_bundle(Path(sys.argv[2]))
-fresh = {name: new_learner(bundle, None, recipe, seed=0) for name, recipe in RECIPES.items()}
+fresh = {name: Unguarded(registry.started(kind, bundle)) for name, kind in registry.learners().items()}
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (96 << 20),) * 2)
 try:
