@@ -20,6 +20,18 @@ settings.load_profile("any machine")
 ENGINES = ("portable", "ort-training", "openvino")
 
 
+SLOW: frozenset[str] = frozenset()
+"""Modules that `--fast` leaves out: each takes more than SLOW_S seconds on a core, in the last measurement."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out the modules that take longest (tests/conftest.py)")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("--fast") and collection_path.stem in SLOW else None
+
+
 def make_bundle(out: Path) -> None:
     """A small digits bundle: ConvNet of width 8 on 16 pixels, 2 condensed images per class."""
     from deco_export.export import Options, export
