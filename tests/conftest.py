@@ -20,12 +20,24 @@ settings.load_profile("any machine")
 ENGINES = ("portable", "ort-training", "openvino")
 
 
-SLOW: frozenset[str] = frozenset()
-"""Modules that `--fast` leaves out: each takes more than SLOW_S seconds on a core, in the last measurement."""
+SLOW = {
+    *("test_address", "test_cli_errors", "test_choose", "test_doctor_command", "test_doctor_parts", "test_live"),
+    *("test_notify", "test_power", "test_registry", "test_resources", "test_run", "test_service", "test_job"),
+    *(
+        "test_ablation",
+        "test_bench_growth",
+        "test_bench_run",
+        "test_checkpoint",
+        "test_hostile",
+        "test_measure_unknown",
+    ),
+    *("test_memory", "test_sweep", "test_export_cli", "test_representation", "test_graphs"),
+}
+"""Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="leave out the modules that take longest (tests/conftest.py)")
+    parser.addoption("--fast", action="store_true", help="leave out the modules that take longest, SLOW")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
