@@ -104,9 +104,11 @@ def upper(size: int) -> Bools:
 def square(statistics: Statistics) -> Doubles:
     """A (D + 1, D + 1) float64."""
     count = len(statistics.b)
-    a: Doubles = np.zeros((count, count))
-    a[upper(count)] = statistics.a
-    return a + a.T - np.diag(np.diag(a))
+    a: Doubles = np.empty((count, count))
+    above = upper(count)
+    a[above] = statistics.a
+    np.copyto(a, a.T, where=~above)
+    return a
 
 
 def within(statistics: Statistics) -> Doubles:
@@ -124,9 +126,9 @@ def spread(statistics: Statistics) -> float:
 
 
 def ridge(a: Doubles, b: Doubles, penalty: float = PENALTY) -> Floats:
-    """(a + λ·tr(a)/D'·I)⁻¹ b, float32."""
-    mean = max(float(np.trace(a)) / len(a), TINY)
-    w: Floats = np.linalg.solve(a + penalty * mean * np.eye(len(a)), b).astype(np.float32)
+    """(a + λ·tr(a)/D'·I)⁻¹ b, float32. Adds that to the diagonal of a, which is large, in place."""
+    a.flat[:: len(a) + 1] += penalty * max(float(np.trace(a)) / len(a), TINY)
+    w: Floats = np.linalg.solve(a, b).astype(np.float32)
     return w
 
 
