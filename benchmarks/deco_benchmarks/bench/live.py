@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from deco_runtime.errors import DecoError
+from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.learner import Learner
 from deco_runtime.running.learner_thread import Cancelled
+from deco_runtime.running.stream import Stream
 from deco_runtime.types import Segment
 
 from deco_benchmarks.bench.jobs import Progress
@@ -52,12 +54,12 @@ def one(value: float, runs: int, unit: str) -> Quantity:
     return Quantity(value, value, value, runs, unit)
 
 
-class Learning:
+class Learning(Stream):
     """While entered, a thread learns the same segment again and again, and updates the model when that is due."""
 
     def __init__(self, learner: Learner, segment: Segment) -> None:
-        self._learner, self._segment = learner, segment
-        self._stop = threading.Event()
+        super().__init__(Unguarded(learner))
+        self._segment, self._stop = segment, threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._loop, name="learner", daemon=True)
 
@@ -70,17 +72,15 @@ class Learning:
         if self._failure is not None:
             raise DecoError(f"expected the learner to learn, but: {self._failure}; report it") from self._failure
 
+    def check(self) -> None:
+        if self._stop.is_set():
+            raise Cancelled
+
     def _loop(self) -> None:
         try:
             while True:
-                self._learner.learn(self._segment, self._check)
-                if self._learner.retrain_due:
-                    self._learner.retrain(self._check)
+                self.learn(self._segment)
         except Cancelled:
             pass
         except Exception as error:  # raised again in the main thread
             self._failure = error
-
-    def _check(self) -> None:
-        if self._stop.is_set():
-            raise Cancelled

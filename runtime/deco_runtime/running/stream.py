@@ -68,13 +68,16 @@ class Stream:
 
     def learn(self, segment: Segment) -> None:
         """Learn a segment, and update the model if that is due."""
-        self.learned(segment, self.guarded.learn(segment))
+        self.learned(segment, self.guarded.learn(segment, self.check))
         self.retrain_if_due()
 
     def retrain_if_due(self) -> None:
         """Update the model after every β segments."""
         if self.learner.retrain_due:
-            self.retrained(self.guarded.retrain())
+            self.retrained(self.guarded.retrain(self.check))
+
+    def check(self) -> None:
+        """Called between the steps of learning. It may raise, and then the segment or update is given up."""
 
     def predicted(self, observed: Observed, pseudo: Ints, confidence: Floats, labels: Ints) -> None:
         """Told of images that were predicted: ŷ, p(x)_ŷ and the true labels, all (n,)."""
