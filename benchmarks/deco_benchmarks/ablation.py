@@ -27,7 +27,7 @@ from deco_runtime.learning.chain import LEAST_ALIKE, STARTS, Decoded, alike, dec
 from deco_runtime.learning.deco_plus import DecoPlus
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.recipe import MOST
-from deco_runtime.learning.regression import Start, Statistics, mixed, ridge, share, solve, spread, square
+from deco_runtime.learning.regression import Start, Statistics, mixed, ridge, share, solve, square
 from deco_runtime.learning.vote import log_softmax, one_hot, softmax
 from deco_runtime.preprocess import normalise
 from deco_runtime.running.scoring import normalised
@@ -133,7 +133,7 @@ class Labelling(DecoPlus):
         phi, logits, it = segment.observed["phi"], segment.observed["logits"], self.voter
         said = mixed(it.w, it.s, phi, logits, it.start) / np.float32(it.start.mixed_temperature)
         network = log_softmax(logits / np.float32(it.start.network_temperature))
-        softer = alike(in_common(phi, spread(it.start.statistics)))
+        softer = alike(in_common(phi, it.apart))
         t, scene = type(self).kind(Votes(said, network, softer, segment.labels, self.scene))
         self.right += int(np.count_nonzero(t.argmax(axis=1) == segment.labels))
         return Decoded(t, 0.0, cast(Floats, scene), 0.0)

@@ -148,14 +148,13 @@ class Hostile(Stream):
         self.active = np.zeros(self.learner.classes, np.int64)
         self._scorer, self._scored, self._accuracy = scorer, self.learner.model, scorer.accuracy(self.learner.predict)
         if isinstance(self.learner, RepresentedLearner):
-            self.learner.likelihood = self._likelihood  # type: ignore[method-assign]
-        self._voted = type(self.learner).likelihood if isinstance(self.learner, RepresentedLearner) else None
+            likelihood = self.learner.likelihood
 
-    def _likelihood(self, observed: Observed, cut: Bools | None) -> Floats:
-        assert self._voted is not None
-        assert isinstance(self.learner, RepresentedLearner)
-        p = self._voted(self.learner, observed, cut)
-        return p if self.mirrored is None else np.where(self.mirrored[:, None], p[:, ::-1], p)
+            def mirrored(observed: Observed, cut: Bools | None) -> Floats:
+                p = likelihood(observed, cut)
+                return p if self.mirrored is None else np.where(self.mirrored[:, None], p[:, ::-1], p)
+
+            self.learner.likelihood = mirrored  # type: ignore[method-assign]
 
     def label(self, logits: Floats) -> tuple[Ints, Floats]:
         pseudo, confidence = super().label(logits)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,14 +143,17 @@ def learn(
     count, stream = len(order) // recipe.segment, Heard(Unguarded(learner))
     if not count:
         raise DataError(f"expected a stream of at least {recipe.segment} frames, found {len(order)}: give more images")
-    for number in range(count):
-        part = slice(number * recipe.segment, (number + 1) * recipe.segment)
-        pixels = np.stack(
-            [(known if k else unknown).pixels[i] for i, k in zip(order[part], is_known[part], strict=True)]
-        )
-        labels = np.array([known.labels[i] if k else -1 for i, k in zip(order[part], is_known[part], strict=True)])
-        stream.see(normalise(pixels, bundle.preprocessing), labels)
-        progress("segments", number + 1, count)
+
+    def frames() -> Iterator[tuple[Floats, Ints]]:
+        for number in range(count):
+            part = slice(number * recipe.segment, (number + 1) * recipe.segment)
+            chosen = list(zip(order[part], is_known[part], strict=True))
+            pixels = np.stack([(known if k else unknown).pixels[i] for i, k in chosen])
+            labels = np.array([known.labels[i] if k else -1 for i, k in chosen])
+            yield normalise(pixels, bundle.preprocessing), labels
+            progress("segments", number + 1, count)
+
+    stream.follow(frames())
     k, each, together = is_known[: count * recipe.segment], np.concatenate(alone), np.concatenate(chained)
     found: dict[str, Any] = {"before": before, "after": scorer.accuracy(learner.predict)}
     found["known_kept"] = float(np.mean(together[k] <= 0.5))

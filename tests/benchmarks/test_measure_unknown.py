@@ -19,6 +19,7 @@ from deco_export.export import Options, export
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import UsageError
 from deco_runtime.learning import voter
+from deco_runtime.learning.chain import decode
 from deco_runtime.learning.deco_plus import DecoPlus
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.preprocess import normalise
@@ -105,7 +106,7 @@ def test_it_gives_what_the_learner_gives_before_a_stream(places: Path, monkeypat
         def gathered(self, segment: Segment) -> None:
             p = learner.voter.likelihood(segment.observed["phi"], segment.observed["logits"])
             alone.append(p[:, -1])
-            chained.append(learner.voter.decode(p, learner.scene, None).posterior[:, -1])
+            chained.append(decode(p, learner.scene, None).posterior[:, -1])
             super().gathered(segment)
 
     pixels = np.stack([(known if k else strange).pixels[i] for i, k in zip(order, is_known, strict=True)])

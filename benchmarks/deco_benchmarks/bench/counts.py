@@ -19,10 +19,11 @@ from deco_runtime.engine import EXACT, REPRESENTATION
 from deco_runtime.engines._micro_batches import MICRO_BATCH
 from deco_runtime.engines._sessions import session_options
 from deco_runtime.engines.portable import files
+from deco_runtime.engines.registry import open_engine
 from deco_runtime.learning.buffer import FILE as BUFFER
 from deco_runtime.storage.bundle import Bundle, open_bundle
 
-from deco_benchmarks.bench.workload import Work, open_work
+from deco_benchmarks.bench.workload import Work, work_on
 
 GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT, REPRESENTATION)
 ENGINE = "portable"
@@ -36,13 +37,14 @@ def measure(path: Path) -> dict[str, Any]:
     Raises what `open_bundle` and `open_engine` raise.
     """
     bundle = open_bundle(path)
+    engine = open_engine(bundle, ENGINE)
     present = [name for name in GRAPHS if f"graphs/{name}.onnx" in bundle.files]
     return {
         "onnxruntime": onnxruntime.__version__,
         "micro_batch": MICRO_BATCH,
         "graphs": {name: _graph(bundle, name) for name in present},
-        "runs": (_of_the_paper(open_work(path, ENGINE)) if BUFFER in bundle.files else {})
-        | (_of_deco_plus(open_work(path, ENGINE, "deco+")) if REPRESENTATION in present else {}),
+        "runs": (_of_the_paper(work_on(bundle, engine, "paper")) if BUFFER in bundle.files else {})
+        | (_of_deco_plus(work_on(bundle, engine, "deco+")) if REPRESENTATION in present else {}),
     }
 
 

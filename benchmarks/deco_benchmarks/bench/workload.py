@@ -37,7 +37,7 @@ class Work:
 
     def by(self, recipe_name: str) -> Work:
         """The same work by another recipe."""
-        return open_work(self.bundle.path, self.engine.name, recipe_name)
+        return work_on(self.bundle, self.engine, recipe_name)
 
     def kind_of(self, kind: type[L]) -> L:
         """A fresh learner of this kind, which condenses."""
@@ -46,10 +46,16 @@ class Work:
 
 def open_work(path: Path, engine: str, recipe_name: str = "paper") -> Work:
     """Raises what `open_bundle` and `open_engine` raise, and BundleError where the recipe lacks what it starts from."""
-    bundle, recipe = open_bundle(path), registry.named(recipe_name)
-    opened, n, rng = open_engine(bundle, engine), recipe.segment, np.random.default_rng(0)
+    bundle = open_bundle(path)
+    return work_on(bundle, open_engine(bundle, engine), recipe_name)
+
+
+def work_on(bundle: Bundle, engine: Engine, recipe_name: str) -> Work:
+    """Work by this recipe. Raises BundleError where the bundle lacks what it starts from."""
+    recipe, rng = registry.named(recipe_name), np.random.default_rng(0)
+    n = recipe.segment
     x = rng.standard_normal((n, *bundle.image_shape), np.float32)
     confidence = rng.uniform(0.5, 1, n).astype(np.float32)
-    learner = registry.learner(recipe_name).open(bundle, opened, recipe, rng)
+    learner = registry.learner(recipe_name).open(bundle, engine, recipe, rng)
     segment = Segment(learner.observe(x), np.zeros(n, np.int64), confidence, np.full(n, -1))
-    return Work(bundle, opened, recipe, x[:1], segment)
+    return Work(bundle, engine, recipe, x[:1], segment)

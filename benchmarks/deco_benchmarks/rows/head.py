@@ -84,11 +84,10 @@ class Ridge(Learner):
         voted = Segment(segment.observed, pseudo, confidence, segment.labels, segment.cut)
         active = vote(voted, self.classes, self.recipe)
         f = with_constant(segment.observed["features"][active.index])
-        known = segment.labels[active.index]
         return Sums(self.memory.a + f.T @ f, self.memory.b + f.T @ np.eye(self.classes)[active.y]), SegmentReport(
             active=active.classes.tolist(),
             kept=len(active) / max(len(segment), 1),
-            pseudo_accuracy=float(np.mean(known == active.y)) if len(active) and (known >= 0).all() else None,
+            pseudo_accuracy=active.accuracy(segment.labels),
         )
 
     def solve(self, check: Check) -> tuple[Any, list[float]]:

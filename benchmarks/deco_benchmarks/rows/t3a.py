@@ -10,7 +10,7 @@ from deco_runtime.errors import UsageError
 from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.recipe import Recipe
 from deco_runtime.learning.reports import SegmentReport
-from deco_runtime.learning.vote import softmax
+from deco_runtime.learning.vote import accuracy, softmax
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Check, Floats, Observed, Segment
 
@@ -83,9 +83,7 @@ class Templates(Learner):
             doubt = np.concatenate([kept[c], entropy[y == c]])
             surest = np.argsort(doubt, kind="stable")[: 1 + KEPT]
             features[c], kept[c] = both[surest], doubt[surest]
-        known = segment.labels >= 0
-        right = float(np.mean(y[known] == segment.labels[known])) if known.any() else None
-        return Supports(features, kept), SegmentReport(np.unique(y).tolist(), 1.0, right)
+        return Supports(features, kept), SegmentReport(np.unique(y).tolist(), 1.0, accuracy(y, segment.labels))
 
     def solve(self, check: Check) -> tuple[Floats, list[float]]:
         there = (self.memory.entropy < LARGE)[:, :, None]

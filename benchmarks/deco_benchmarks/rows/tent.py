@@ -11,7 +11,7 @@ from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.recipe import Recipe
 from deco_runtime.learning.reports import SegmentReport
 from deco_runtime.learning.retrain import sgd_step
-from deco_runtime.learning.vote import log_softmax
+from deco_runtime.learning.vote import accuracy, log_softmax
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Bools, Check, Floats, Observed, Segment
 
@@ -74,9 +74,8 @@ class Entropy(Learner):
         t = (p * (log_p + entropy) / len(x)).astype(np.float32)
         _, gradient = self.engine.weight_gradient(theta, x, t)
         theta, velocity = sgd_step(theta, velocity, gradient * self._norms, RATE, MOMENTUM, 0.0)
-        y, known = log_p.argmax(axis=1), segment.labels >= 0
-        right = float(np.mean(y[known] == segment.labels[known])) if known.any() else None
-        return Descent(theta, velocity), SegmentReport(np.unique(y).tolist(), 1.0, right)
+        y = log_p.argmax(axis=1)
+        return Descent(theta, velocity), SegmentReport(np.unique(y).tolist(), 1.0, accuracy(y, segment.labels))
 
     def solve(self, check: Check) -> tuple[Floats, list[float]]:
         return self.memory.theta, []

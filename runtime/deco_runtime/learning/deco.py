@@ -59,11 +59,10 @@ class Deco(ReplayLearner):
         done = Condensed(self.memory)
         if len(active):
             done = self.condense(segment.observed["x"][active.index], active.y, active.w, check)
-        known = segment.labels[active.index]
         return done.buffer, SegmentReport(
             active=active.classes.tolist(),
             kept=len(active) / max(len(segment), 1),
-            pseudo_accuracy=float(np.mean(known == active.y)) if len(active) and (known >= 0).all() else None,
+            pseudo_accuracy=active.accuracy(segment.labels),
             dropped=done.dropped,
             figures={"distances": done.distances, "contrastive": done.contrastive[-1] if done.contrastive else None},
             words={"matching loss": f"{done.distances[0]:.3f} → {done.distances[-1]:.3f}"} if done.distances else {},

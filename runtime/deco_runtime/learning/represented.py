@@ -14,11 +14,12 @@ import numpy as np
 from deco_runtime.engine import REPRESENTATION, Engine
 from deco_runtime.errors import BundleError, UsageError
 from deco_runtime.learning.arrays import Memory, arrays_of
-from deco_runtime.learning.chain import Decoded
+from deco_runtime.learning.chain import Decoded, decode
 from deco_runtime.learning.learner import Learner, seen_once
 from deco_runtime.learning.origin import Bundle
 from deco_runtime.learning.recipe import Recipe
 from deco_runtime.learning.reports import SegmentReport
+from deco_runtime.learning.vote import accuracy
 from deco_runtime.learning.voter import FILE, Voter
 from deco_runtime.types import Batches, Bools, Check, Floats, Observed, Segment
 
@@ -73,7 +74,7 @@ class RepresentedLearner(Learner):
 
     def vote(self, segment: Segment) -> Decoded:
         """What each frame shows, by all frames of its segment and what the one before ended with."""
-        return self.voter.decode(self.likelihood(segment.observed, segment.cut), self.scene, segment.cut)
+        return decode(self.likelihood(segment.observed, segment.cut), self.scene, segment.cut)
 
     def update(self, segment: Segment, check: Check) -> tuple[Memory, SegmentReport]:
         """Every frame counts as far as it is known, shared among the classes by its posterior."""
@@ -83,12 +84,11 @@ class RepresentedLearner(Learner):
         memory = self.add(self.memory, segment.observed, t)
         fine = all(np.isfinite(array).all() for array in arrays_of(memory).values())
         self.scene = voted.last if fine else None
-        known = segment.labels >= 0
         unknown = voted.posterior[:, self.classes :]
         return memory if fine else self.memory, SegmentReport(
             active=np.flatnonzero(t.mean(axis=0) > SHARE).tolist(),
             kept=1.0 - float(unknown.sum() / max(len(t), 1)) if fine else 0.0,
-            pseudo_accuracy=float(np.mean(segment.labels[known] == t.argmax(axis=1)[known])) if known.any() else None,
+            pseudo_accuracy=accuracy(t.argmax(axis=1), segment.labels),
             dropped=0 if fine else 1,
             figures={"unknown": int(np.count_nonzero(voted.posterior.argmax(axis=1) == self.classes))},
         )

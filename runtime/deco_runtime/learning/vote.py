@@ -26,6 +26,11 @@ class Active:
     def __len__(self) -> int:
         return len(self.index)
 
+    def accuracy(self, labels: Ints) -> float | None:
+        """Share of y that is right by the true labels (n,) of the segment; None unless all of its frames' are known."""
+        known = labels[self.index]
+        return float(np.mean(known == self.y)) if len(self) and (known >= 0).all() else None
+
 
 def pseudo_label(logits: Floats) -> tuple[Ints, Floats]:
     """ŷ = argmax_c p(x)_c and its confidence p(x)_ŷ, for logits (N, K) → (N,) int64, (N,) float32 in (0, 1]."""
@@ -54,6 +59,12 @@ def vote(segment: Segment, classes: int, recipe: Hyperparameters) -> Active:
         index = np.flatnonzero(np.isin(segment.pseudo, active))
         y = segment.pseudo[index]
     return Active(index, y, segment.confidence[index], active)
+
+
+def accuracy(y: Ints, labels: Ints) -> float | None:
+    """Share of y (n,) that is right by the true labels (n,), of those that are known (not −1); None without any."""
+    known = labels >= 0
+    return float(np.mean(labels[known] == y[known])) if known.any() else None
 
 
 def log_softmax(logits: Floats) -> Floats:

@@ -2,7 +2,7 @@
 the order of the frames.
 
     fit, start   the labelled images' statistics and what held-out ones say of them: at the export, and from the bundle
-    Voter        the likelihoods of a segment's frames, and the chain over them
+    Voter        the likelihoods of a segment's frames, which the chain is decoded from
 
 Never by what follows the stream: a model that votes for itself drifts to the classes it saw last.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from deco_runtime.learning import calibrate
 from deco_runtime.learning.arrays import Array
-from deco_runtime.learning.chain import Decoded, alike, decode, in_common
+from deco_runtime.learning.chain import alike, in_common
 from deco_runtime.learning.origin import Bundle, Labelled, fitted
 from deco_runtime.learning.regression import Start, Statistics, mixed, scores, share, solve, spread
 from deco_runtime.learning.unknown import SIGNS, Known, odds
@@ -26,14 +26,14 @@ FILE = fitted("deco+")
 class Voter:
     """What a bundle starts with, as votes. states: S, the classes and, where the bundle knows, one for unknown things.
 
-    w: (D + 1, K), the start regression, and s: (K,), its share in an answer.
+    w: (D + 1, K), the start regression, and s: (K,), its share in an answer. apart: see `chain.in_common`.
     """
 
     def __init__(self, start: Start, classes: int) -> None:
         self.start, self.classes = start, classes
         self.w, self.s = solve(start.statistics), share(start.statistics, start)
         self.states = classes + (start.unknown is not None)
-        self._apart = spread(start.statistics)
+        self.apart = spread(start.statistics)
         self._known = Known.of(start.statistics, self.w) if start.unknown is not None else None
 
     def odds(self, phi: Floats, logits: Floats, common: float = 1.0) -> Floats:
@@ -46,17 +46,13 @@ class Voter:
         """What the votes are made of, (n, S) float32: how likely each class makes a frame, and last, where the bundle
         knows, something unknown, up to a factor; of frames in a row, softened by how alike they are. cut: as in
         `Segment`."""
-        said, r = mixed(self.w, self.s, phi, logits, self.start), in_common(phi, self._apart, cut)
+        said, r = mixed(self.w, self.s, phi, logits, self.start), in_common(phi, self.apart, cut)
         softer = alike(r)
         p = softmax(said / np.float32(softer * self.start.mixed_temperature))
         if self._known is None:
             return p
         strange = self.odds(phi, logits, r) ** np.float32(1 / softer)
         return np.concatenate([p, strange[:, None] / self.classes], axis=1)  # p(frame | c) is K·p(c | frame)·p(frame)
-
-    def decode(self, likelihood: Floats, scene: Floats | None, cut: Bools | None) -> Decoded:
-        """The posterior of a segment's frames; scene: (S,), what the one before ended with, None for nothing known."""
-        return decode(likelihood, scene, cut)
 
 
 def fit(labelled: Labelled) -> tuple[dict[str, Array], list[str]]:
