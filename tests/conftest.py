@@ -31,7 +31,8 @@ SLOW = {
         "test_hostile",
         "test_measure_unknown",
     ),
-    *("test_memory", "test_sweep", "test_export_cli", "test_representation", "test_graphs"),
+    *("test_memory", "test_sweep", "test_export_cli", "test_representation", "test_graphs", "test_backbone"),
+    "test_backbone_operators",
 }
 """Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
 

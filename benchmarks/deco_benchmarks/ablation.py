@@ -27,7 +27,7 @@ from deco_runtime.learning.chain import LEAST_ALIKE, STARTS, Decoded, alike, dec
 from deco_runtime.learning.deco_plus import DecoPlus
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.recipe import MOST
-from deco_runtime.learning.regression import Start, Statistics, mixed, ridge, share, solve, square
+from deco_runtime.learning.regression import PENALTY, Start, Statistics, mixed, penalty, ridge, share, solve, square
 from deco_runtime.learning.vote import log_softmax, one_hot, softmax
 from deco_runtime.preprocess import normalise
 from deco_runtime.running.scoring import normalised
@@ -71,9 +71,9 @@ def by_chain(
     return label
 
 
-def as_they_come(statistics: Statistics) -> Floats:
+def as_they_come(statistics: Statistics, strength: float = PENALTY) -> Floats:
     """The plain regression, which follows the classes' shares."""
-    return ridge(square(statistics), statistics.b.astype(np.float64))
+    return ridge(square(statistics), statistics.b.astype(np.float64), strength)
 
 
 Share = Callable[[Statistics, Start], Floats]
@@ -96,11 +96,11 @@ CHAIN = by_chain()
 
 @dataclass(frozen=True)
 class Variant:
-    """label: a segment's votes. solve: statistics → W. share: statistics now, and what it started from → shares (K,)
-    of the regression in an answer."""
+    """label: a segment's votes. solve: statistics and their penalty → W. share: statistics now, and what it started
+    from → shares (K,) of the regression in an answer."""
 
     label: Callable[[Votes], Voted] = CHAIN
-    solve: Callable[[Statistics], Floats] = solve
+    solve: Callable[[Statistics, float], Floats] = solve
     share: Share = share
 
 
@@ -230,7 +230,7 @@ def ablate(
     found = []
 
     def accuracies(variant: Variant, known: Statistics, tests: Iterable[str]) -> dict[str, float]:
-        w, s, found = variant.solve(known), variant.share(known, start), {}
+        w, s, found = variant.solve(known, penalty(known, start)), variant.share(known, start), {}
         for test in tests:
             shown, y = represented[test]
             found[test] = float(np.mean(mixed(w, s, shown["phi"], shown["logits"], start).argmax(axis=1) == y))

@@ -12,7 +12,7 @@ from deco_export.images import Images
 from deco_export.takes import describe, find_takes
 from deco_runtime.errors import DataError, UsageError
 from deco_runtime.pictures import folder
-from deco_runtime.preprocess import resize
+from deco_runtime.preprocess import fitted, resize
 from deco_runtime.sources.orders import no_recording
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Ints, Pixels
@@ -193,7 +193,7 @@ def unseen(
         seen = folder.fingerprint(listed.files[i]) in trained_on
         image = None if seen else listed.read(listed.files[i])
         if image is not None:
-            pixels.append(resize(image, bundle.preprocessing.size))
+            pixels.append(fitted(image, bundle.preprocessing))
             labels.append(listed.labels[i])
     if not pixels:
         raise DataError(

@@ -103,7 +103,7 @@ def main(
 
         scored = read(test, test_images, known=True, name="test images")
         scorer = Scorer(bundle.preprocessing, scored.pixels, scored.labels)
-        frozen = scorer.accuracy(lambda x: runs_on.predict(bundle.weights(), x)[0])
+        frozen = scorer.accuracy(lambda x: runs_on.predict(bundle.weights(), runs_on.encode(x))[0])
         images = {"train": read(train, count, known=True, name="training images")}
         if "unknown" in chosen:
             images["unknown"] = read(split_folder(unknown)[0], count, known=False, name="unknown images")

@@ -20,7 +20,7 @@ import click
 import numpy as np
 import onnx
 import torch
-from deco_export import forward, graphs, initialisers, models, ort_artifacts, verify
+from deco_export import graph_values, graphs, initialisers, models, ort_artifacts, tracing, verify
 from deco_runtime.engines._sessions import SessionEngine
 from deco_runtime.engines.golden import relative_error
 from deco_runtime.learning.deco import five_passes
@@ -73,7 +73,7 @@ def engines(
     model: nn.Module, parameters: tuple[Parameter, ...], folder: Path
 ) -> tuple[dict[str, SessionEngine], dict[str, dict[str, Path]]]:
     """Every engine that can be made for this model here, and the files of its graphs."""
-    fresh = forward.trace(model, parameters, SIZE)
+    fresh = tracing.trace(model, parameters, SIZE)
     sets = {"portable": graphs.learning_graphs(fresh)}
     if ort_artifacts.missing() is None:
         sets["ort-training"] = {**sets["portable"], **ort_artifacts.gradient_graphs(fresh)}
@@ -98,16 +98,16 @@ def measure(name: str) -> dict[str, Any]:
     make = models.factory(name, CLASSES, SIZE, None, None)
     torch.manual_seed(0)
     model, parameters = make().eval(), initialisers.parameters(make)
-    theta = forward.flatten(model)
+    theta = tracing.flatten(model)
     with tempfile.TemporaryDirectory() as folder:
         found, files = engines(model, parameters, Path(folder))
         result: dict[str, Any] = {"weights": len(theta), "against_torch": {}, "between_engines": {}, "five_passes": {}}
         for n in BATCHES:
-            inputs = verify.draw_inputs(
+            inputs = graph_values.draw_inputs(
                 (3, SIZE, SIZE), CLASSES, _features(found["portable"], theta), len(theta), n, seed=0
             )
             expected = verify.reference(model, inputs)
-            values = {engine: verify.run_graphs(paths, theta, inputs) for engine, paths in files.items()}
+            values = {engine: graph_values.run_graphs(paths, theta, inputs) for engine, paths in files.items()}
             for engine, got in values.items():
                 errors = {key: relative_error(value, expected[key]) for key, value in got.items()}
                 result["against_torch"][f"{engine}, N = {n}"] = errors

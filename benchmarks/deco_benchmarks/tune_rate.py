@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 import numpy as np
-from deco_export.images import Images
+from deco_export.images import Images, Inputs
 from deco_export.initial_buffer import condense_labelled, pick_per_class
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.learning.buffer import CondensedBuffer, initial
@@ -84,7 +84,7 @@ def main(
         first = pick_per_class(images.labels, initial(bundle).ipc, rng)
         start = CondensedBuffer.start(normalise(images.pixels[first], preprocessing), images.labels[first])
         learner = Deco(engine, bundle.parameters, theta, start, classes, recipe, rng)
-        steps = condense_labelled(learner, images, preprocessing, rounds)
+        steps = condense_labelled(learner, Inputs(images, preprocessing), images.labels, rounds)
         distances = [float(np.mean(done.distances)) for done in track(steps, text, total=rounds * classes)]
         buffer = learner.memory
         retrained, _ = retrain(engine, theta, buffer, classes, recipe, np.random.default_rng(seed))

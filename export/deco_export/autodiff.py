@@ -117,6 +117,14 @@ def _binary(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str
     return results
 
 
+@rule("Sum")
+def _sum(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
+    to = g.shape(node.output[0])
+    return [
+        _unbroadcast(g, dy, g.shape(name), to) if want else None for name, want in zip(node.input, wanted, strict=True)
+    ]
+
+
 @rule("Neg")
 def _neg(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
     return [g.op("Neg", dy)]
@@ -136,10 +144,44 @@ def _leaky_relu(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list
     return [g.op("Mul", dy, g.op("Where", positive, g.constant(1.0), g.constant(slope)))]
 
 
+@rule("PRelu")
+def _prelu(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
+    x, slope = node.input
+    positive, zero = g.op("Greater", x, g.constant(0.0)), g.constant(0.0)
+    dx = ds = None
+    if wanted[0]:
+        dx = g.op("Mul", dy, g.op("Where", positive, g.constant(1.0), slope))
+    if wanted[1]:
+        ds = g.op("Mul", dy, g.op("Where", positive, zero, x))
+        ds = _unbroadcast(g, ds, g.shape(slope), g.shape(x))
+    return [dx, ds]
+
+
+@rule("Elu", "Selu")
+def _elu(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
+    """Below zero y = γα(eˣ − 1), so that the slope there is y + γα; an Elu has γ = 1."""
+    how, selu = attributes(node), node.op_type == "Selu"
+    alpha = how.get("alpha", 1.6732632423543772 if selu else 1.0)
+    gamma = how.get("gamma", 1.0507009873554805) if selu else 1.0
+    below = g.op("Add", node.output[0], g.constant(gamma * alpha))
+    positive = g.op("Greater", node.input[0], g.constant(0.0))
+    return [g.op("Mul", dy, g.op("Where", positive, g.constant(gamma), below))]
+
+
+@rule("Softplus")
+def _softplus(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
+    return [g.op("Mul", dy, g.op("Sigmoid", node.input[0]))]
+
+
 @rule("Clip")
 def _clip(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    # On the bounds torch.clamp lets the gradient through, as here, and ReLU6 does not; they agree everywhere else.
-    inside = g.op("Equal", node.input[0], node.output[0])
+    # On the bounds torch.clamp lets the gradient through, and ReLU6 does not: where whole patches are zero, and so is
+    # the bias of a fresh batch norm, thousands of values are exactly zero. Both are exported as Clip.
+    x, y = node.input[0], node.output[0]
+    if [float(g.constants.get(name, np.nan)) for name in node.input[1:]] == [0, 6]:
+        inside = g.op("And", g.op("Greater", y, g.constant(0.0)), g.op("Less", y, g.constant(6.0)))
+    else:
+        inside = g.op("Equal", x, y)
     return [
         g.op("Mul", dy, g.op("Cast", inside, to=onnx.TensorProto.FLOAT)),
         *([None] * (len(node.input) - 1)),
@@ -190,6 +232,22 @@ def _sqrt(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str |
     return [g.op("Div", dy, g.op("Mul", g.constant(2.0), node.output[0]))]
 
 
+@rule("Pow")
+def _pow(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
+    x = node.input[0]
+    power = constant_exponent(g, node)
+    slope = g.op("Mul", g.constant(power), x if power == 2 else g.op("Pow", x, g.constant(power - 1)))
+    return [_unbroadcast(g, g.op("Mul", dy, slope), g.shape(x), g.shape(node.output[0])), None]
+
+
+def constant_exponent(g: Graph, node: onnx.NodeProto) -> float:
+    """p of a Pow that gives xᵖ. Raises ExportError where it is computed, or differs from element to element."""
+    found = g.constants.get(node.input[1])
+    if found is None or found.size != 1:
+        raise ExportError("expected Pow with one constant exponent, but the model computes it; use Exp and Log")
+    return float(found.item())
+
+
 @rule("Reciprocal")
 def _reciprocal(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
     y = node.output[0]
@@ -203,60 +261,7 @@ def _erf(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | 
     return [g.op("Mul", dy, g.op("Mul", g.constant(2 / np.sqrt(np.pi)), bell))]
 
 
-# ---------------------------------------------------------------------- shapes
-
-
-@rule("Reshape", "Squeeze", "Unsqueeze")
-def _reshape(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    shape = g.shape(node.input[0])
-    # The batch may sit first only once; anything else asks the value itself for its shape.
-    if sum(d == "N" for d in shape) <= 1:
-        back = g.integers([-1 if d == "N" else int(d) for d in shape])
-    else:
-        back = g.op("Shape", node.input[0])
-    return [g.op("Reshape", dy, back), *([None] * (len(node.input) - 1))]
-
-
-@rule("Transpose")
-def _transpose(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    rank = len(g.shape(node.input[0]))
-    forward = attributes(node).get("perm", list(range(rank))[::-1])
-    return [g.op("Transpose", dy, perm=np.argsort(forward).tolist())]
-
-
-@rule("Concat")
-def _concat(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    axis = attributes(node)["axis"]
-    sizes = [g.shape(name)[axis] for name in node.input]
-    if not all(isinstance(size, int) for size in sizes):
-        raise ExportError("expected Concat along a fixed axis, but the model concatenates along the batch")
-    return list(g.op("Split", dy, g.integers([int(s) for s in sizes]), outputs=len(sizes), axis=axis))
-
-
-# ---------------------------------------------------------------------- reductions
-
-
-def _reduced_axes(g: Graph, node: onnx.NodeProto) -> list[int]:
-    rank = len(g.shape(node.input[0]))
-    if len(node.input) < 2:
-        return list(range(rank))
-    if node.input[1] not in g.constants:
-        raise ExportError(f"expected constant axes of {node.op_type}, but the model computes them")
-    return [int(a) % rank for a in g.constants[node.input[1]]]
-
-
-@rule("ReduceSum", "ReduceMean")
-def _reduce(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    x = node.input[0]
-    axes = _reduced_axes(g, node)
-    if not attributes(node).get("keepdims", 1):
-        dy = g.op("Unsqueeze", dy, g.integers(axes))
-    if node.op_type == "ReduceMean":
-        sizes = [g.shape(x)[a] for a in axes]
-        if not all(isinstance(s, int) for s in sizes):
-            raise ExportError("expected means over fixed axes, but the model averages over the batch")
-        dy = g.op("Mul", dy, g.constant(1 / np.prod([int(s) for s in sizes])))
-    return [g.op("Expand", dy, g.op("Shape", x)), *([None] * (len(node.input) - 1))]
+# ---------------------------------------------------------------------- softmax
 
 
 @rule("Softmax")

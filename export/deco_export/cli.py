@@ -51,7 +51,61 @@ from deco_export.heap import give_back_large_blocks
     type=click.IntRange(1),
     help="Blocks of the model.  [default: the model's, convnet 3 at 32 pixels]",
 )
-@click.option("--image-size", default=32, type=click.IntRange(8, 1024), help="Side of the square input in pixels.")
+@click.option(
+    "--image-size",
+    type=click.IntRange(8, 1024),
+    help="Side of the square input in pixels.  [default: 32, of a --backbone its own]",
+)
+@click.option(
+    "--backbone",
+    metavar="SOURCE",
+    help="Take a public, pre-trained network in place of training one: onnx:FILE, an ONNX classifier or feature "
+    "extractor of any exporter; timm:NAME or torchvision:NAME with --weights; or PKG.MODULE:FACTORY, your own function "
+    "without arguments that returns a torch module with its weights. It stays as it is, and a new classifier is fitted "
+    "behind it in seconds.",
+)
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Of timm:NAME or torchvision:NAME: safetensors, or a state dict. Without, they are random.",
+)
+@click.option(
+    "--input",
+    "pictures",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="How the backbone's pictures are prepared, where its source does not say: mean=R,G,B and std=R,G,B of values "
+    "0 to 1 or 0 to 255, colour=bgr, shorter=256 (what the shorter side is scaled to before the centre is cut out) and "
+    "method=area, bilinear or bicubic; may be repeated.",
+)
+@click.option(
+    "--features",
+    metavar="TENSOR",
+    help="What of the backbone is classified, by its name in the graph.  [default: what its own classifier takes]",
+)
+@click.option(
+    "--cut",
+    default="auto",
+    metavar="auto|TENSOR",
+    help="Where the backbone is cut: --recipe paper trains what lies behind, on what the frozen trunk makes of a "
+    "frame. auto takes the last block, if that is cheap enough.",
+)
+@click.option(
+    "--finetune",
+    type=click.Choice(["none", "last-block", "all"]),
+    help="Train the backbone's layers behind the cut, or all of them, on the labelled images.  [default: none or "
+    "last-block, whichever answers more held-out takes right]",
+)
+@click.option(
+    "--quantize",
+    default="none",
+    type=click.Choice(["none", "int8"]),
+    help="Keep the frozen part of the backbone, up to the cut, in 8-bit integers: a quarter of its size, and on "
+    "processors with instructions for them twice as fast or more, if it is made of convolutions and ReLU; of SiLU and "
+    "gates it gains little. What learns, and the new classifier, stays in float32. Ranges are taken from the labelled "
+    "images, and the export is refused if 8 bits lose more than 1% of the held-out answers.",
+)
 @click.option(
     "--ipc",
     type=click.IntRange(0),
@@ -90,6 +144,8 @@ def command(out: Path, **given: object) -> None:
     deco-export --out digits-bundle                         no data needed
     deco-export --data photos --out bundle --labelled 0.2   your own folder of class folders
     deco-export --data photos --out bundle.deco             one file, to copy to a device
+    deco-export --data photos --out bundle --backbone onnx:mobilenetv3.onnx
+    deco-export --data photos --out bundle --backbone timm:efficientnet_lite0 --weights model.safetensors
     """
     check_temporary()
     give_back_large_blocks()
@@ -110,7 +166,8 @@ def command(out: Path, **given: object) -> None:
     tell(f"labelled images    {done.labelled}")
     tell(f"accuracy           {done.train_accuracy:.1%} on training images, validation {validation}")
     tell(
-        f"graphs             {', '.join(done.engines)}; largest relative error to torch {max(done.errors.values()):.1e}"
+        f"graphs             {', '.join(done.engines)}; largest relative error to {done.reference} "
+        f"{max(done.errors.values()):.1e}"
     )
     tell(f"bundle             {out}")
 

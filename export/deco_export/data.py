@@ -13,11 +13,12 @@ import numpy as np
 from deco_runtime.errors import DataError, UsageError
 from deco_runtime.pictures import folder
 from deco_runtime.pictures.layout import some
-from deco_runtime.preprocess import resize
+from deco_runtime.preprocess import Preprocessing, fitted, resize
 from deco_runtime.sources.orders import stc_order
 from deco_runtime.types import Ints, Pixels
 
-from deco_export.images import Images, ImageSet, StoredImages, pictures
+from deco_export.images import Images, ImageSet, StoredImages
+from deco_export.images import pictures as every_picture
 from deco_export.judged import near_duplicates
 from deco_export.takes import describe, find_takes
 
@@ -149,7 +150,7 @@ def load(
     source: str,
     labelled: float,
     validation: float,
-    size: int,
+    pictures: Preprocessing,
     seed: int,
     tick: Callable[[int, int], None],
     file: BinaryIO | None = None,
@@ -157,14 +158,14 @@ def load(
     """Labelled data from `source`, an image folder or "digits".
 
     labelled: fraction of the training images whose labels may be used, in (0, 1]. validation: fraction of these held
-    out by whole takes, in [0, 1). size: side of the images in pixels. tick: called with (done, total) while reading.
-    file: an empty one, where the pixels of a folder's images are kept, to be open as long as they are used; None for
-    memory.
+    out by whole takes, in [0, 1). pictures: how images are cut and scaled. tick: called with (done, total) while
+    reading. file: an empty one, where the pixels of a folder's images are kept, to be open as long as they are used;
+    None for memory.
     Raises DataError for a folder that cannot be used, OSError where the file cannot be written.
     """
     rng = np.random.default_rng(seed)
     if source == "digits":
-        return _digits(labelled, validation, size, rng)
+        return _digits(labelled, validation, pictures.size, rng)
     train_dir, _ = folder.split_folder(Path(source))
     listed = folder.list_folder(train_dir)
     labels = np.asarray(listed.labels, np.int64)
@@ -175,7 +176,7 @@ def load(
         if image is None:
             unreadable.add(listed.files[index])
         else:
-            file.write(resize(image, size).tobytes())
+            file.write(fitted(image, pictures).tobytes())
             kept.append(index)
         tick(done + 1, len(chosen))
     lost = [listed.classes[c] for c in np.setdiff1d(np.arange(len(listed.classes)), labels[kept])]
@@ -184,14 +185,14 @@ def load(
             f"expected a readable image of every class in {train_dir}, but found none of {lost[0]!r}; add some"
         )
     rows = np.arange(len(kept))
-    images = StoredImages(file, size, rows, labels[kept], rows)
+    images = StoredImages(file, pictures.size, rows, labels[kept], rows)
     names = [listed.name(listed.files[i]).as_posix() for i in kept]
-    described = describe(pictures(images))
+    described = describe(every_picture(images))
     images = replace(images, takes=find_takes(names, images.labels, described))
     fingerprints = tuple(sorted(folder.fingerprint(listed.files[i]) for i in kept))
     first, second = held_out(images, validation, rng)
     train, held = images.select(first), images.select(second)
-    none = _add(file, (listed.read(path) for path in listed.none), size, len(kept))
+    none = _add(file, (listed.read(path) for path in listed.none), pictures, len(kept))
     shown = [f"{listed.classes[label]}/{name}" for label, name in zip(images.labels, names, strict=True)]
     pairs = near_duplicates(described[first], described[second])
     alike = tuple((shown[first[a]], shown[second[b]]) for a, b in pairs)
@@ -199,16 +200,16 @@ def load(
     return Data(listed.classes, train, held, fingerprints, skipped=skipped, none=none, alike=alike)
 
 
-def _add(file: BinaryIO, read: Iterable[Pixels | None], size: int, first: int) -> ImageSet:
+def _add(file: BinaryIO, read: Iterable[Pixels | None], pictures: Preprocessing, first: int) -> ImageSet:
     """Those of the images read that could be, of no class, written behind the `first` ones of the file."""
     file.seek(0, io.SEEK_END)
     count = 0
     for image in read:
         if image is not None:
-            file.write(resize(image, size).tobytes())
+            file.write(fitted(image, pictures).tobytes())
             count += 1
     rows = np.arange(count)
-    return StoredImages(file, size, first + rows, np.zeros(count, np.int64), rows)
+    return StoredImages(file, pictures.size, first + rows, np.zeros(count, np.int64), rows)
 
 
 def digits(size: int) -> Images:

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import cv2
 import numpy as np
 import onnx
-import torch
-from deco_runtime.engine import EXACT, REPRESENTATION
-from deco_runtime.engines.golden import relative_error
+from deco_runtime.engine import EXACT, REPRESENTATION, TRUNK
 from deco_runtime.engines.packages import check_runtime
 from deco_runtime.engines.registry import engines
 from deco_runtime.errors import ExportError, RuntimeMissingError, UsageError, first_line
@@ -25,33 +23,36 @@ from deco_runtime.learning import registry
 from deco_runtime.learning.buffer import FILE as BUFFER
 from deco_runtime.learning.deco import Deco
 from deco_runtime.learning.harm import smallest_harm
+from deco_runtime.preprocess import Preprocessing, check_method
 from deco_runtime.storage.manifest import write_manifest
-from deco_runtime.types import Ints
+from deco_runtime.types import Floats, Ints
 
-from deco_export import data, forward, graphs, models, ort_artifacts, pretrain, representation, verify
+from deco_export import data, graphs, ort_artifacts
 from deco_export.fits import fit_learners
-from deco_export.images import Images, ImageSet, Inputs
+from deco_export.forward import Forward
+from deco_export.graph_values import TOLERANCE, Values
+from deco_export.images import Images, ImageSet
 from deco_export.initial_buffer import check_enough, initial_buffer
-from deco_export.initialisers import parameters as measure_parameters
 from deco_export.judged import Judged, judge
+from deco_export.network import Network, Progress
 from deco_export.onnx_graph import IR_VERSION, OPSET
 from deco_export.place import bundle_at
 
 GUARD_IMAGES, GUARD_BYTES = 500, 16_000_000
 """At most so many held-out images go along for the guard, and as many bytes of pixels: 106 images at 224 pixels."""
 
+SMALL = 32
+"""Side of the input in pixels, where nobody says."""
 SMALL_HARM = 0.05
 """Loss of the answers that a guard should see; a note tells of one that does not."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with (stage, done, total)."""
 
 
 @dataclass(frozen=True)
 class Options:
     """What the user asked for; see `deco-export --help`. ipc: 0 for no condensed images, None for as many as the recipe
     needs. engine: the one that condenses them. augment: pre-train on shifted and mirrored images; None as the recipe
-    does."""
+    does. image_size: None for the model's own, or SMALL. backbone, and what follows it: of a public network, in place
+    of a model that is trained from scratch."""
 
     data: str
     out: Path
@@ -59,7 +60,7 @@ class Options:
     model: str
     width: int | None
     depth: int | None
-    image_size: int
+    image_size: int | None
     ipc: int | None
     epochs: int | None
     seed: int
@@ -67,16 +68,24 @@ class Options:
     recipe: str = "deco+"
     engine: str = "portable"
     augment: bool | None = None
+    backbone: str | None = None
+    weights: Path | None = None
+    features: str | None = None
+    cut: str = "auto"
+    finetune: str | None = None
+    pictures: tuple[str, ...] = ()
+    quantize: str = "none"
 
 
 @dataclass(frozen=True)
 class Exported:
     """What came out: accuracy on the training images, 0 … 1, what the validation images say, largest relative error per
-    graph, notes."""
+    graph to the reference, notes."""
 
     train_accuracy: float
     judged: Judged
     errors: dict[str, float]
+    reference: str
     engines: tuple[str, ...]
     labelled: int
     notes: tuple[str, ...]
@@ -94,23 +103,72 @@ def export(options: Options, progress: Progress, loaded: data.Data | None = None
         raise RuntimeMissingError(reason)
     # Pixels not in the system's folder for temporary files, which may be memory.
     with bundle_at(options.out) as directory, tempfile.TemporaryFile(dir=directory.parent) as pixels:
-        return _fill(directory, options, progress, loaded or _load(options, progress, pixels))
+        origin = _origin(options, progress)
+        return _fill(directory, options, progress, origin, loaded or _load(options, origin, progress, pixels))
 
 
-def _load(options: Options, progress: Progress, pixels: BinaryIO) -> data.Data:
+class Origin(NamedTuple):
+    """Where a network comes from. pictures: how its pictures are cut and scaled; make: the network, and notes, once
+    there are labelled images."""
+
+    pictures: Preprocessing
+    make: Callable[[data.Data], tuple[Network, list[str]]]
+
+
+def _origin(options: Options, progress: Progress) -> Origin:
+    if options.backbone is not None:
+        return _public(options, options.backbone, progress)
+    given = {"--weights": options.weights, "--features": options.features, "--finetune": options.finetune}
+    chosen = {**given, "--input": options.pictures or None, "--cut": None if options.cut == "auto" else options.cut}
+    chosen["--quantize"] = None if options.quantize == "none" else options.quantize
+    if unused := [name for name, value in chosen.items() if value is not None]:
+        raise UsageError(f"expected {unused[0]} with a --backbone, but found none; name one, or leave it out")
+    size = options.image_size if options.image_size is not None else SMALL
+
+    def trained(loaded: data.Data) -> tuple[Network, list[str]]:
+        from deco_export import scratch  # needs torch, which a network from an ONNX file does not
+
+        augment = options.augment if options.augment is not None else registry.learner(options.recipe).AUGMENT
+        sizes, epochs, seed = (options.width, options.depth, size), options.epochs, options.seed
+        return scratch.train(options.model, *sizes, epochs, seed, augment, loaded, progress), []
+
+    return Origin(Preprocessing(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), trained)
+
+
+def _public(options: Options, name: str, progress: Progress) -> Origin:
+    from deco_export.backbone import network, pictures, quantize
+    from deco_export.backbone.source import open_backbone
+
+    given = {"--width": options.width, "--depth": options.depth, "--epochs": options.epochs}
+    if unused := [option for option, value in given.items() if value is not None]:
+        raise UsageError(
+            f"expected no {unused[0]} with --backbone, whose size and training are done, but found one; leave it out"
+        )
+    if options.quantize not in quantize.CHOICES:
+        raise UsageError(f"expected --quantize int8 or none, but found {options.quantize!r:.40}; take one of these")
+    progress("opening the network", 0, 1)
+    backbone = open_backbone(name, options.weights, options.image_size, pictures.parse(options.pictures))
+    progress("opening the network", 1, 1)
+    preprocessing = backbone.preprocessing
+    check_method(preprocessing.method)
+    how = (options.features, options.cut, options.finetune, options.quantize, options.seed)
+    return Origin(preprocessing, lambda loaded: network.make(backbone, preprocessing, *how, loaded, progress))
+
+
+def _load(options: Options, origin: Origin, progress: Progress, pixels: BinaryIO) -> data.Data:
     return data.load(
         options.data,
         options.labelled,
         options.validation,
-        options.image_size,
+        origin.pictures,
         options.seed,
         lambda done, total: progress("reading images", done, total),
         pixels,
     )
 
 
-def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Data) -> Exported:
-    size, kind, notes = options.image_size, registry.learner(options.recipe), loaded.notes()
+def _fill(directory: Path, options: Options, progress: Progress, origin: Origin, loaded: data.Data) -> Exported:
+    kind, notes = registry.learner(options.recipe), loaded.notes()
     if loaded.skipped:
         notes.append(loaded.skipped)
     ipc = options.ipc if options.ipc is not None else kind.IPC
@@ -120,80 +178,56 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
             "found 0; raise it, or take --recipe deco+"
         )
     check_enough(loaded.train.labels, loaded.classes, ipc)  # met here rather than after the training
-
-    torch.manual_seed(options.seed)
-    make = models.factory(options.model, len(loaded.classes), size, options.width, options.depth)
-    model = make()
-    preprocessing = pretrain.statistics(loaded.train, size)
-    augment = options.augment if options.augment is not None else kind.AUGMENT
-    epochs = options.epochs if options.epochs is not None else pretrain.default_epochs(len(loaded.train), augment)
-    mirrored = pretrain.pretrain(
-        model,
-        loaded.train,
-        preprocessing,
-        epochs,
-        options.seed,
-        lambda done, _: progress("pre-training", done, epochs),
-        loaded.validation,
-        augment,
-    )
-    train_accuracy = pretrain.accuracy(model, loaded.train, preprocessing) or 0.0
-    held = loaded.validation
-    judged = judge(pretrain.answers(model, held, preprocessing), held.labels, loaded.train.labels, loaded.classes)
+    network, said = origin.make(loaded)
+    notes += said
+    train, held, rng = loaded.train, loaded.validation, np.random.default_rng(options.seed)
+    train_accuracy = float(np.mean(network.answers(train) == train.labels))
+    judged = judge(network.answers(held), held.labels, train.labels, loaded.classes)
     notes += judged.warnings()
 
-    parameters = measure_parameters(make)
-    fresh = forward.trace(model, parameters, size)
-    traced, theta = fresh(), forward.flatten(model)
-    sets = _write_graphs(directory, fresh, theta, notes)
-
+    onnx.save_model(network.whole, directory / "inference.onnx")
+    sets = _write_graphs(directory, network.fresh, network.theta, notes)
+    if network.trunk is not None:
+        onnx.save_model(network.trunk, directory / "graphs" / f"{TRUNK}.onnx")
     engine = engines()[options.engine].load(directory)
     if ipc:
         buffer = initial_buffer(
             engine,
-            theta,
-            loaded.train,
+            network.theta,
+            network.inputs(train),
+            train.labels,
             loaded.classes,
             ipc,
-            preprocessing,
-            parameters,
+            network.parameters,
             Deco.RECIPE,
             np.random.default_rng(options.seed),
             lambda done, total: progress("condensing the labelled images", done, total),
         )
         np.savez(directory / BUFFER, x_syn=buffer.x_syn, y_syn=buffer.y_syn)
 
-    represented = representation.fit(
-        fresh,
-        theta,
-        (Inputs(loaded.train, preprocessing), loaded.train.labels),
-        len(loaded.classes),
-        mirrored,
-        np.random.default_rng(options.seed),
-    )
+    represented = network.represent(rng)
     onnx.save_model(represented.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
-    notes += fit_learners(directory, represented, engine, loaded, preprocessing, progress)
+    notes += fit_learners(directory, represented, engine, loaded, network.preprocessing, progress)
 
-    progress("checking every graph against torch", 0, 1)
-    golden, errors = _verify(directory, model, sets, theta, size, traced, notes)
+    progress("checking every graph", 0, 1)
+    golden, errors = _checked(directory, network, sets, notes)
     runs_on = tuple(sets)
-    _check_inference(directory / "inference.onnx", golden)
-    golden |= _golden_of(represented.model, model, golden["x"], mirrored)
-    progress("checking every graph against torch", 1, 1)
+    golden |= network.golden(directory / "inference.onnx", represented.model, golden)
+    progress("checking every graph", 1, 1)
     if EXACT in sets["portable"] and f"portable/{EXACT}" not in errors:
         sets["portable"].pop(EXACT).unlink()
         notes.append(
             "made without gradient=exact: torch cannot differentiate this model twice, so nothing can check it"
         )
-    if max(errors.values()) > verify.TOLERANCE:
+    if network.reference == "torch" and max(errors.values()) > TOLERANCE:
         notes.append(
             f"single elements of a gradient differ from torch by up to {max(errors.values()):.0e} of the largest: some "
             "units of this model sit within rounding of a kink of their activation, where either side is right"
         )
 
-    np.save(directory / "weights.npy", theta)
+    np.save(directory / "weights.npy", network.theta)
     np.savez(directory / "golden.npz", **golden)  # type: ignore[arg-type]
-    guard = guard_images(loaded.validation)
+    guard = guard_images(held)
     if len(guard):
         np.savez_compressed(directory / "guard.npz", pixels=guard.pixels, labels=guard.labels, takes=guard.takes)
         notes += filter(None, [_what_the_guard_sees(len(np.unique(guard.takes)))])
@@ -202,12 +236,14 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
     (directory / "trained_on.txt").write_text("\n".join(loaded.trained_on) + "\n", "ascii")
     if loaded.stream is not None and loaded.test is not None:
         _write_demo(directory / "demo", loaded.stream, loaded.test)
+    forward = network.fresh()
     write_manifest(
         directory,
         loaded.classes,
-        preprocessing,
-        parameters,
-        traced.features,
+        network.preprocessing,
+        network.parameters,
+        tuple(int(side) for side in forward.x_shape[1:]),
+        forward.features,
         represented.size,
         runs_on,
         kind.RECIPE,
@@ -216,33 +252,28 @@ def _fill(directory: Path, options: Options, progress: Progress, loaded: data.Da
             "tools": tool_versions(),
             "opset": OPSET,
             "ir_version": IR_VERSION,
-            "model": options.model,
-            "width": options.width,
-            "depth": options.depth,
             "seed": options.seed,
-            "epochs": epochs,
             "labelled": options.labelled,
             "ipc": ipc,
-            "train_images": len(loaded.train),
-            "validation_images": len(loaded.validation),
+            "train_images": len(train),
+            "validation_images": len(held),
             "train_accuracy": train_accuracy,
             "validation_accuracy": judged.accuracy,
             "validation_balanced_accuracy": judged.balanced,
             "by_class": judged.by_class(),
             "largest_relative_error": max(errors.values()),
-            "mirrored": mirrored,
+            **network.made_with,
         },
     )
-    labelled = len(loaded.train) + len(loaded.validation)
-    return Exported(train_accuracy, judged, errors, runs_on, labelled, tuple(notes))
+    count = len(train) + len(held)
+    return Exported(train_accuracy, judged, errors, network.reference, runs_on, count, tuple(notes))
 
 
 def _write_graphs(
-    directory: Path, fresh: Callable[[], forward.Forward], theta: np.ndarray, notes: list[str]
+    directory: Path, fresh: Callable[[], Forward], theta: Floats, notes: list[str]
 ) -> dict[str, dict[str, Path]]:
-    """Write inference.onnx, graphs/ and, where onnxruntime-training is installed, ort_training/."""
+    """Write the learning graphs to graphs/ and, where onnxruntime-training is installed, to ort_training/."""
     (directory / "graphs").mkdir()
-    onnx.save_model(graphs.inference(fresh(), theta), directory / "inference.onnx")
     sets: dict[str, dict[str, Path]] = {"portable": {}}
     for name, model in graphs.learning_graphs(fresh).items():
         sets["portable"][name] = directory / "graphs" / f"{name}.onnx"
@@ -267,27 +298,17 @@ def _write_graphs(
     return sets
 
 
-def _verify(
-    directory: Path,
-    model: torch.nn.Module,
-    sets: dict[str, dict[str, Path]],
-    theta: np.ndarray,
-    size: int,
-    traced: forward.Forward,
-    notes: list[str],
-) -> tuple[verify.Values, dict[str, float]]:
-    """`verify.verify`, without the optional set if that cannot be run or is wrong."""
-
-    def verified() -> tuple[verify.Values, dict[str, float]]:
-        return verify.verify(model, sets, theta, (3, size, size), traced.classes, traced.features)
-
+def _checked(
+    directory: Path, network: Network, sets: dict[str, dict[str, Path]], notes: list[str]
+) -> tuple[Values, dict[str, float]]:
+    """`Network.check`, without the optional set if that cannot be run or is wrong."""
     try:
-        return verified()
+        return network.check(sets)
     except Exception as error:
         if "ort-training" not in sets:
             raise
         _leave_ort_training_out(directory, sets, error, notes)
-        return verified()
+        return network.check(sets)
 
 
 def _leave_ort_training_out(
@@ -298,15 +319,6 @@ def _leave_ort_training_out(
     sets.pop("ort-training", None)
     words = first_line(error).rpartition(" was false. ")[2]  # before that stands where in its source it failed
     notes.append(f"made without --engine ort-training: {words}")
-
-
-def _check_inference(file: Path, golden: verify.Values) -> None:
-    found = verify.run_graphs({"inference": file}, np.zeros(0, np.float32), golden)
-    error = relative_error(found["logits"], golden["logits"])
-    if error > verify.TOLERANCE:
-        raise ExportError(
-            f"expected inference.onnx to agree with torch, but it is off by {error:.1e}; please report it"
-        )
 
 
 def _what_the_guard_sees(takes: int) -> str | None:
@@ -320,18 +332,6 @@ def _what_the_guard_sees(takes: int) -> str | None:
     if harm > SMALL_HARM:
         return f"the guard of updates has {takes} takes: it sees a loss of {harm:.0%} of the answers or more"
     return None
-
-
-def _golden_of(graph: onnx.ModelProto, model: torch.nn.Module, x: np.ndarray, mirrored: bool) -> verify.Values:
-    """Golden values of the representation: its votes are torch's, φ is the graph's own."""
-    with torch.inference_mode():
-        both = [model(torch.from_numpy(each)).numpy() for each in ((x, x[..., ::-1].copy()) if mirrored else (x,))]
-    votes, found = np.mean(both, axis=0), representation.run(graph, "votes", x)
-    if (error := relative_error(found, votes)) > verify.TOLERANCE:
-        raise ExportError(
-            f"expected the votes of deco+ to agree with torch, but they are off by {error:.1e}; report it"
-        )
-    return {"votes": votes, REPRESENTATION: representation.run(graph, REPRESENTATION, x)}
 
 
 def guard_images(held: ImageSet) -> Images:

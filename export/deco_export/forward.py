@@ -1,43 +1,23 @@
-"""torch model → forward graph with θ as one flat input: the common root of every learning graph."""
+"""The forward graph with θ as one flat input: the common root of every learning graph."""
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-import torch
 from deco_runtime.errors import ExportError
 from deco_runtime.learning.random_model import Parameter
 from onnx import numpy_helper
-from torch import nn
 
 from deco_export import fuse
-from deco_export.onnx_graph import OPSET, Graph, Shape, attributes
-
-
-def flatten(model: nn.Module) -> np.ndarray:
-    """θ (P,) float32 of a model, in the order of `named_parameters`."""
-    return np.concatenate([p.detach().cpu().numpy().ravel() for p in model.parameters()]).astype(np.float32)
-
-
-class _Functional(nn.Module):  # type: ignore[misc]
-    """Calls the model with its parameters given as inputs, so the exporter can fold none of them into constants."""
-
-    def __init__(self, model: nn.Module, names: list[str]) -> None:
-        super().__init__()
-        self.model, self.names = [model], names  # in a list: its parameters are not this module's
-
-    def forward(self, x: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(self.model[0], dict(zip(self.names, tensors, strict=True)), (x,))
+from deco_export.onnx_graph import Graph, Shape, attributes
 
 
 @dataclass(frozen=True)
 class Forward:
-    """The forward graph: inputs `theta` (P,) and `x` (N, C, H, W); `logits` (N, K) and `features` (N, F)."""
+    """The forward graph: inputs `theta` (P,) and `x` (N, …); `logits` (N, K) and `features` (N, F)."""
 
     graph: Graph
     parameters: Sequence[Parameter]
@@ -60,45 +40,12 @@ class Forward:
             self.graph.constants[part] = theta[place.slice]
 
 
-def trace(model: nn.Module, places: Sequence[Parameter], image_size: int) -> Callable[[], Forward]:
-    """Export the model once; each call of the result gives a fresh `Forward` to build a learning graph on.
+def rebuild(proto: onnx.ModelProto, places: Sequence[Parameter], x_shape: Shape) -> Forward:
+    """The forward graph of a model whose weights are its inputs `param:NAME`, whose images or latents are its input `x`
+    of shape x_shape, and whose output `logits` comes from a product with the features.
 
-    places: the model's parameters and their slices of θ, from `initialisers.parameters`.
-
-    Raises ExportError when the model cannot be traced with a free batch size, does not end with nn.Linear, or keeps
-    its classes elsewhere than in that layer's output.
+    places: the parameters and their slices of θ. Raises ExportError for anything else.
     """
-    model = model.eval()
-    x = torch.zeros(2, 3, image_size, image_size)
-    tensors = tuple(p.detach() for p in model.parameters())
-    # The exporter warns about torchvision and its own deprecations; none of it concerns the user.
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                _Functional(model, [p.name for p in places]),
-                (x, *tensors),
-                dynamo=True,
-                opset_version=OPSET,
-                optimize=True,
-                verbose=False,
-                input_names=["x", *(f"param:{p.name}" for p in places)],
-                output_names=["logits"],
-                dynamic_shapes=({0: torch.export.Dim("N", min=1)}, tuple({} for _ in places)),
-            )
-    except Exception as error:  # whatever the exporter raises, the user needs one sentence
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ExportError(
-            f"expected a model that torch.onnx can export with a free batch size, but it failed with: {reason}"
-        ) from error
-    proto = program.model_proto
-    if proto.functions:
-        raise ExportError("expected a model of plain ONNX operators, but it exports to local functions; simplify it")
-    return lambda: _rebuild(proto, places, image_size)
-
-
-def _rebuild(proto: onnx.ModelProto, places: Sequence[Parameter], image_size: int) -> Forward:
     g = Graph()
     _record_shapes(g, proto)
     for tensor in proto.graph.initializer:
@@ -132,7 +79,6 @@ def _rebuild(proto: onnx.ModelProto, places: Sequence[Parameter], image_size: in
     classes, features = g.shape("logits")[-1], g.shape(last.input[0])[-1]
     if not isinstance(classes, int) or not isinstance(features, int):
         raise ExportError("expected fixed numbers of classes and features, but the model leaves them free")
-    x_shape: Shape = ("N", 3, image_size, image_size)
     _static_reshapes(g)  # with these, the inference below follows the batch through the graph
     whole = g.model({"theta": (sum(p.size for p in places),), "x": x_shape}, {"logits": g.shape("logits")}, "forward")
     _record_shapes(g, whole)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 
-from deco_export import autodiff, autodiff_linear, tangent  # noqa: F401  (the second registers its rules)
+from deco_export import autodiff, autodiff_linear, autodiff_shapes, tangent  # noqa: F401  (two register their rules)
 from deco_export.forward import Forward
 
 

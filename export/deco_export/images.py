@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 import numpy as np
 from deco_runtime.preprocess import Preprocessing, normalise
@@ -74,6 +74,13 @@ class StoredImages:
 
 
 ImageSet = Images | StoredImages
+
+
+class Arrays(Protocol):
+    """What the learning graphs take of images: a[index] is (n, …) float32, perhaps made when it is asked for."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Ints) -> Floats: ...
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from deco_runtime.learning.condense import Condensed
 from deco_runtime.learning.deco import Deco
 from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.learning.random_model import Parameter
-from deco_runtime.preprocess import Preprocessing, normalise
 from deco_runtime.types import Floats, Ints
 
-from deco_export.images import ImageSet
+from deco_export.images import Arrays
 
 ROUNDS = 10
 """Times every class is condensed; each is one `condense` of L iterations, as one segment on the device."""
@@ -24,10 +23,10 @@ ROUNDS = 10
 def initial_buffer(
     engine: Engine,
     theta: Floats,
-    images: ImageSet,
+    inputs: Arrays,
+    labels: Ints,
     classes: tuple[str, ...],
     ipc: int,
-    preprocessing: Preprocessing,
     parameters: tuple[Parameter, ...],
     recipe: Hyperparameters,
     rng: np.random.Generator,
@@ -35,13 +34,15 @@ def initial_buffer(
 ) -> CondensedBuffer:
     """Start from `ipc` random real images of each class and condense the class's labelled images into them.
 
+    inputs, labels: what the learning graphs take of the labelled images, and their labels (n,).
+
     Raises UsageError when a class has fewer than `ipc` images.
     """
-    check_enough(images.labels, classes, ipc)
-    first = pick_per_class(images.labels, ipc, rng)
-    start = CondensedBuffer.start(normalise(images[first].pixels, preprocessing), images.labels[first])
+    check_enough(labels, classes, ipc)
+    first = pick_per_class(labels, ipc, rng)
+    start = CondensedBuffer.start(inputs[first], labels[first])
     learner = Deco(engine, parameters, theta, start, len(classes), recipe, rng)
-    for step, _ in enumerate(condense_labelled(learner, images, preprocessing, ROUNDS)):
+    for step, _ in enumerate(condense_labelled(learner, inputs, labels, ROUNDS)):
         tick(step + 1, ROUNDS * len(classes))
     return CondensedBuffer.start(learner.memory.x_syn, learner.memory.y_syn)
 
@@ -66,17 +67,15 @@ def pick_per_class(labels: Ints, count: int, rng: np.random.Generator) -> Ints:
     return np.concatenate([rng.choice(np.flatnonzero(labels == c), count, False) for c in np.unique(labels)])
 
 
-def condense_labelled(
-    learner: Deco, images: ImageSet, preprocessing: Preprocessing, rounds: int
-) -> Iterator[Condensed]:
+def condense_labelled(learner: Deco, inputs: Arrays, labels: Ints, rounds: int) -> Iterator[Condensed]:
     """Condense up to a segment of random images of one class after the other, `rounds` times over the classes.
 
     Weights w are 1, since the labels are true. Changes the learner's memory, and yields what each step did.
     """
     for step in range(rounds * learner.classes):
-        members = np.flatnonzero(images.labels == step % learner.classes)
+        members = np.flatnonzero(labels == step % learner.classes)
         real = learner.rng.permutation(members)[: learner.recipe.segment]
         w = np.ones(len(real), np.float32)
-        done = learner.condense(normalise(images[real].pixels, preprocessing), images.labels[real], w, lambda: None)
+        done = learner.condense(inputs[real], labels[real], w, lambda: None)
         learner.memory = done.buffer
         yield done

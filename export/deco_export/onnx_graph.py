@@ -65,6 +65,8 @@ class Graph:
     def model(self, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape], name: str) -> onnx.ModelProto:
         """The finished model: only what the outputs need, checked by onnx, all values float32."""
         nodes = needed(self.nodes, outputs)
+        for node in nodes:  # ONNX Runtime names what it fuses after them, and refuses two of the same name, as of none
+            node.name = node.output[0]
         used = {value for node in nodes for value in node.input}
         graph = helper.make_graph(
             nodes,

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-import torch
 from deco_runtime.types import Floats, Ints
 from onnx import TensorProto, helper
 
-from deco_export.augment import shift, shifts
 from deco_export.forward import Forward
 from deco_export.images import Inputs, asked, batches
 
@@ -103,11 +101,15 @@ def fit(
             raw -= projection.mean
             yield (raw @ projection.axes).astype(np.float32), logits
 
-    return Representation(_projected(raw_model, projection, classes), projection.axes.shape[1], parts)
+    return Representation(projected(raw_model, projection, classes), projection.axes.shape[1], parts)
 
 
 def _with_copies(x: Floats | Inputs, some: Ints, copies: int, rng: np.random.Generator) -> Iterator[Floats]:
     """Some of the images, a few at a time, and as often again as `copies` says shifted at random."""
+    import torch  # a network that is not trained here is exported without it
+
+    from deco_export.augment import shift, shifts
+
     side = x[:1].shape[-1]
     for batch in _batches(len(some), side):
         yield x[some[batch]]
@@ -169,7 +171,7 @@ def _coarsest_map(f: Forward) -> str | None:
     return min(reversed(several), key=lambda name: int(shapes[name][2]) * int(shapes[name][3]), default=None)
 
 
-def _projected(raw: onnx.ModelProto, projection: Projection, classes: int) -> onnx.ModelProto:
+def projected(raw: onnx.ModelProto, projection: Projection, classes: int) -> onnx.ModelProto:
     """The raw graph with the projection behind; the axes are kept as float16, half the file."""
     model = onnx.ModelProto()
     model.CopyFrom(raw)
@@ -209,8 +211,8 @@ def _run(model: onnx.ModelProto, outputs: tuple[str, ...], given: Iterable[Float
     options = onnxruntime.SessionOptions()
     options.enable_cpu_mem_arena = False  # it takes up to twice what it needs
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    width = {each.name: each.shape[1] for each in session.get_outputs()}
-    found, done = [np.empty((n, width[name]), np.float32) for name in outputs], 0
+    shape = {each.name: each.shape[1:] for each in session.get_outputs()}
+    found, done = [np.empty((n, *shape[name]), np.float32) for name in outputs], 0
     for x in given:
         for array, values in zip(found, session.run(outputs, {"x": x}), strict=True):
             array[done : done + len(x)] = values

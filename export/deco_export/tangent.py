@@ -26,7 +26,7 @@ CONSTANT = {"Shape", "Sign", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
 """Operators whose output is constant between its jumps, so that it has no tangent."""
 
 SYMMETRIC = (
-    *("Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish", "Sigmoid", "Tanh"),
+    *("Relu", "LeakyRelu", "Elu", "Selu", "Softplus", "Clip", "HardSigmoid", "HardSwish", "Sigmoid", "Tanh"),
     *("Exp", "Log", "Sqrt", "Reciprocal", "Erf", "Softmax"),
 )
 """Operators with a symmetric Jacobian: their tangent is the gradient rule of `autodiff`."""
@@ -120,6 +120,17 @@ def _symmetric(g: Graph, node: onnx.NodeProto, tangents: Tangents) -> str:
     return result
 
 
+@rule("PRelu")
+def _prelu(g: Graph, node: onnx.NodeProto, tangents: Tangents) -> str:
+    x, slope = node.input
+    positive, terms = g.op("Greater", x, g.constant(0.0)), []
+    if x in tangents:
+        terms.append(g.op("Mul", tangents[x], g.op("Where", positive, g.constant(1.0), slope)))
+    if slope in tangents:
+        terms.append(g.op("Mul", g.op("Where", positive, g.constant(0.0), x), tangents[slope]))
+    return _sum(g, terms)
+
+
 @rule("Pad")
 def _pad(g: Graph, node: onnx.NodeProto, tangents: Tangents) -> str:
     """A constant border does not move: the tangent's is zero, whatever value the border has."""
@@ -147,9 +158,7 @@ def _log_softmax(g: Graph, node: onnx.NodeProto, tangents: Tangents) -> str:
 @rule("Pow")
 def _pow(g: Graph, node: onnx.NodeProto, tangents: Tangents) -> str:
     x, d = node.input[0], _only(node, tangents)
-    if node.input[1] not in g.constants or g.constants[node.input[1]].size != 1:
-        raise ExportError("expected Pow with one constant exponent, but the model computes it; use Exp and Log")
-    power = float(g.constants[node.input[1]].item())
+    power = autodiff.constant_exponent(g, node)
     slope = g.op("Mul", g.constant(power), g.op("Pow", x, g.constant(power - 1)))
     return _expanded(g, g.op("Mul", d, slope), x, node.output[0])
 
@@ -170,6 +179,13 @@ def _add(g: Graph, node: onnx.NodeProto, tangents: Tangents) -> str:
     change = g.op("Neg", tangents[b]) if node.op_type == "Sub" and moving == b else tangents[moving]
     scalar = other in g.constants and g.constants[other].ndim == 0  # broadcasts nothing, whatever the shapes
     return str(change) if scalar else _expanded(g, change, moving, y)
+
+
+@rule("Sum")
+def _sum_of_many(g: Graph, node: onnx.NodeProto, tangents: Tangents) -> str:
+    moving = [name for name in node.input if name in tangents]
+    change = _sum(g, [tangents[name] for name in moving])
+    return change if len(moving) == len(node.input) else str(g.op("Expand", change, g.op("Shape", node.output[0])))
 
 
 @rule("Mul", "MatMul")

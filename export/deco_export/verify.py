@@ -12,28 +12,12 @@ from deco_runtime.engines.golden import KINKED, relative_error
 from deco_runtime.errors import ExportError
 from torch import nn
 
+from deco_export.graph_values import TOLERANCE, Values, draw_inputs, run_graphs
+
 BATCHES = (1, MICRO_BATCH, 2)
 """Batch sizes checked, up to the largest that an engine hands to a graph; the golden values are those of the last."""
-TOLERANCE = 1e-4
-"""Largest allowed ‖found − torch‖∞ / ‖torch‖∞."""
 ATTEMPTS = 3
 """A unit within rounding of a ReLU's kink may fall on either side; other inputs then decide."""
-
-Values = dict[str, np.ndarray]
-
-
-def draw_inputs(
-    image_shape: tuple[int, int, int], classes: int, features: int, weights: int, n: int, seed: int
-) -> Values:
-    """x (n, C, H, W) normal, t (n, K) weighted one-hot, u (n, F) normal, v (P,) normal."""
-    rng = np.random.default_rng(seed)
-    t = np.eye(classes, dtype=np.float32)[rng.integers(0, classes, n)] * rng.uniform(0.2, 1, (n, 1)).astype(np.float32)
-    return {
-        "x": rng.standard_normal((n, *image_shape), np.float32),
-        "t": t,
-        "u": rng.standard_normal((n, features), np.float32),
-        "v": rng.standard_normal(weights, np.float32),
-    }
 
 
 def reference(model: nn.Module, inputs: Values) -> Values:
@@ -75,28 +59,11 @@ def reference(model: nn.Module, inputs: Values) -> Values:
     return {name: value.detach().numpy().astype(np.float32, copy=False) for name, value in found.items()}
 
 
-def run_graphs(files: dict[str, Path], theta: np.ndarray, inputs: Values) -> Values:
-    """The same quantities from the graphs {name: file}, whole batch in one run."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.enable_cpu_mem_arena = False  # it takes up to twice what it needs
-    found: Values = {}
-    for name, file in files.items():
-        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-        given = {"theta": theta, **inputs}
-        outputs = [o.name for o in session.get_outputs()]
-        values = session.run(outputs, {i.name: given[i.name] for i in session.get_inputs()})
-        found |= {name if output == "gradient" else output: v for output, v in zip(outputs, values, strict=True)}
-    return found
-
-
 def verify(
     model: nn.Module,
     sets: dict[str, dict[str, Path]],
     theta: np.ndarray,
-    image_shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     classes: int,
     features: int,
 ) -> tuple[Values, dict[str, float]]:
@@ -113,7 +80,7 @@ def verify(
         for attempt in range(ATTEMPTS):
             inputs.clear()  # before the next are made: large pictures have large gradients
             expected.clear()
-            inputs = draw_inputs(image_shape, classes, features, len(theta), n, seed=attempt)
+            inputs = draw_inputs(shape, classes, features, len(theta), n, seed=attempt)
             expected = reference(model, inputs)
             now = _compared(sets, theta, inputs, expected)
             if max(most for most, _ in now.values()) <= TOLERANCE:

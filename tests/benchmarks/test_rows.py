@@ -52,6 +52,8 @@ class MadeBundle:
     features: int = 12
     represented: int = 12
     image_shape: tuple[int, int, int] = SHAPE
+    latent: tuple[int, ...] = SHAPE
+    trunk: bool = False
     path: Path = field(default=Path("made"))
 
     @property
@@ -90,6 +92,7 @@ def setup(
     theta = (0.3 * rng.standard_normal(36)).astype(np.float32)
     known = add(Statistics.zero(12, CLASSES), x.reshape(len(x), -1), np.eye(3, dtype=np.float32)[y])
     numbers = {"network_temperature": 1.5, "regression_temperature": 0.5, "mixed_temperature": 1.0, "worth": 0.5}
+    numbers["prior"] = 0.0
     start = {"a": known.a, "b": known.b, "unknown": np.zeros(0, np.float32)}
     arrays = {
         "buffer.npz": {"x_syn": x[::3].copy(), "y_syn": y[::3]},

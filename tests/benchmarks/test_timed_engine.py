@@ -48,6 +48,7 @@ def arguments() -> dict[str, tuple[Floats, ...]]:
         "feature_gradient": (theta, x, u),
         "input_gradient_tangent": (theta, x, t, v),
         "represent": (x,),
+        "encode": (x,),
     }
 
 

@@ -15,7 +15,8 @@ import onnxruntime  # noqa: E402
 import torch.nn.functional as F  # noqa: E402, N812
 from deco_export import graphs  # noqa: E402
 from deco_export.autodiff import RULES  # noqa: E402
-from deco_export.forward import Forward, flatten, trace  # noqa: E402
+from deco_export.forward import Forward  # noqa: E402
+from deco_export.tracing import flatten, trace  # noqa: E402
 from deco_runtime.errors import ExportError  # noqa: E402
 from deco_runtime.learning.random_model import Parameter  # noqa: E402
 from torch import nn  # noqa: E402
@@ -100,6 +101,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "avg-pool-overlapping": lambda: after_conv(nn.AvgPool2d(3, stride=2), kernel=2),
     "avg-pool-gaps": lambda: after_conv(nn.AvgPool2d(2, stride=3)),
     "avg-pool-padded": lambda: after_conv(nn.AvgPool2d(3, stride=2, padding=1), kernel=2),
+    "avg-pool-padding-not-counted": lambda: after_conv(nn.AvgPool2d(3, 2, 1, count_include_pad=False), kernel=2),
     "avg-pool-asymmetric": lambda: after_conv(nn.AvgPool2d((3, 1), stride=(2, 1)), kernel=(1, 3)),
     "avg-pool-adaptive": lambda: after_conv(nn.AdaptiveAvgPool2d(2), kernel=2),
     "global-avg-pool": lambda: after_conv(nn.AdaptiveAvgPool2d(1)),
@@ -125,6 +127,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "leaky-relu": lambda: activation(lambda y: F.leaky_relu(y, 0.2)),
     "relu6": lambda: activation(F.relu6, 6.0),
     "clamp-one-side": lambda: activation(lambda y: y.clamp(min=0.1)),
+    "relu6-ties": lambda: Do(lambda x: F.relu6(3 * x)),
     "clamp-ties": lambda: Do(lambda x: x.clamp(-1, 2)),
     "gelu": lambda: activation(F.gelu, 2.0),
     "silu": lambda: activation(F.silu, 2.0),
@@ -275,10 +278,18 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
+ALONE = {
+    *("And", "Cast", "Elu", "Equal", "Expand", "Flatten", "Gather", "GlobalAveragePool", "Greater", "GreaterOrEqual"),
+    *("Identity", "Less", "LessOrEqual", "Not", "Or", "Pad", "Pow", "PRelu", "ReduceL2", "ReduceSumSquare"),
+    *("Selu", "Sign", "Slice", "Softplus", "Sum", "Tile", "Where"),
+}
+"""Operators that test_backbone_operators writes itself, as torch.onnx exports them rarely, or in one of their ways."""
+
+
 def test_the_cases_cover_every_rule() -> None:
     groups = range(-(-len(CASES) // PER_MODEL))
     met = {node.op_type for group in groups for node in traced(group)[1]().graph.nodes}
-    assert sorted({*RULES, "Split"} - met) == []
+    assert sorted({*RULES, "Split"} - met - ALONE) == []
 
 
 class Spare(nn.Module):
@@ -309,10 +320,9 @@ def test_an_unused_parameter_has_zero_gradient() -> None:
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        (lambda: after_conv(nn.ELU()), "Elu"),
+        (lambda: after_conv(Do(torch.sin)), "Sin"),
         (lambda: after_conv(nn.AvgPool2d(2, ceil_mode=True)), "AveragePool"),
-        (lambda: after_conv(nn.AvgPool2d(3, padding=1, count_include_pad=False)), "counts its padding"),
-        (lambda: after_conv(Do(lambda y: y.flatten(0, 1).relu().unflatten(0, (-1, 4)))), "batch first"),
+        (lambda: after_conv(Do(lambda y: y.flatten(0, 1).square().unflatten(0, (-1, 4)))), "batch first"),
     ],
 )
 def test_what_has_no_rule_is_refused_by_name(body: Callable[[], nn.Module], named: str) -> None:

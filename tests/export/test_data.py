@@ -42,8 +42,12 @@ def each(images: ImageSet) -> set[bytes]:
     return {picture.tobytes() for picture in pictures(images)}
 
 
+def sized(size: int) -> Preprocessing:
+    return Preprocessing(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
 def from_folder(root: Path, labelled: float = 1.0, validation: float = 0.0, size: int = 8, seed: int = 0) -> Data:
-    return load(str(root), labelled, validation, size, seed, quiet)
+    return load(str(root), labelled, validation, sized(size), seed, quiet)
 
 
 # --- pick
@@ -289,7 +293,7 @@ def test_frames_of_a_take_are_on_one_side(tmp_path: Path) -> None:
 
 def test_progress_counts_every_image(tmp_path: Path) -> None:
     ticks: list[tuple[int, int]] = []
-    load(str(photos(tmp_path)), 1.0, 0.0, 8, 0, lambda done, total: ticks.append((done, total)))
+    load(str(photos(tmp_path)), 1.0, 0.0, sized(8), 0, lambda done, total: ticks.append((done, total)))
     assert ticks == [(i + 1, 31) for i in range(31)]
 
 
@@ -312,7 +316,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [8, 20])
 def test_digits_are_split_without_overlap(size: int) -> None:
     pytest.importorskip("sklearn")
-    data = load("digits", 0.1, 0.2, size, 0, quiet)
+    data = load("digits", 0.1, 0.2, sized(size), 0, quiet)
     assert data.classes == tuple("0123456789")
     assert data.stream is not None
     assert data.test is not None
@@ -330,7 +334,7 @@ def test_digits_are_split_without_overlap(size: int) -> None:
 
 def test_the_digits_stream_shows_one_digit_at_a_time() -> None:
     pytest.importorskip("sklearn")
-    data = load("digits", 0.1, 0.1, 8, 0, quiet)
+    data = load("digits", 0.1, 0.1, sized(8), 0, quiet)
     assert data.stream is not None
     changes = np.count_nonzero(np.diff(data.stream.labels))
     assert changes < len(data.stream) / 30  # shuffled images would change nine times out of ten
@@ -338,7 +342,7 @@ def test_the_digits_stream_shows_one_digit_at_a_time() -> None:
 
 def test_all_digits_labelled_leave_no_stream() -> None:
     pytest.importorskip("sklearn")
-    assert load("digits", 1.0, 0.1, 8, 0, quiet).stream is None
+    assert load("digits", 1.0, 0.1, sized(8), 0, quiet).stream is None
 
 
 @pytest.mark.parametrize("name", ["none", "Background"])

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import onnxruntime  # noqa: E402
-from deco_export import forward, graphs, initialisers  # noqa: E402
+from deco_export import graphs, initialisers, tracing  # noqa: E402
 from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,13 +43,13 @@ def test_a_norm_per_channel_has_its_scale_and_shift_inside(norm, affine: int) ->
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.3 * torch.randn_like(p))
-    fresh = forward.trace(model, initialisers.parameters(lambda: model), 8)
+    fresh = tracing.trace(model, initialisers.parameters(lambda: model), 8)
     proto = graphs.predict(fresh())
     count = Counter(node.op_type for node in proto.graph.node)
     assert count["InstanceNormalization"] == 1
     assert count["Mul"] + count["Add"] == affine
     x = np.random.default_rng(0).standard_normal((3, 3, 8, 8)).astype(np.float32)
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    logits = session.run(["logits"], {"theta": forward.flatten(model), "x": x})[0]
+    logits = session.run(["logits"], {"theta": tracing.flatten(model), "x": x})[0]
     with torch.no_grad():
         np.testing.assert_allclose(logits, model(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)

@@ -21,7 +21,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import onnx  # noqa: E402
-from deco_export import forward, graphs, initialisers, ort_artifacts, verify  # noqa: E402
+from deco_export import graphs, initialisers, ort_artifacts, tracing, verify  # noqa: E402
 from deco_models import convnet, mobilenet, resnet  # noqa: E402
 from deco_runtime.engine import EXACT  # noqa: E402
 from deco_runtime.errors import ExportError  # noqa: E402
@@ -63,11 +63,11 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
         build, size = MODELS[name]
         torch.manual_seed(0)
         model = build().eval()
-        fresh = forward.trace(model, initialisers.parameters(build), size)
+        fresh = tracing.trace(model, initialisers.parameters(build), size)
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(0.05 * torch.randn_like(p))
-        theta, folder = forward.flatten(model), tmp_path_factory.mktemp(name)
+        theta, folder = tracing.flatten(model), tmp_path_factory.mktemp(name)
         protos = {"portable": {**graphs.learning_graphs(fresh), EXACT: graphs.input_gradient_tangent(fresh())}}
         if ort_artifacts.missing() is None:
             protos["ort-training"] = ort_artifacts.gradient_graphs(fresh)
@@ -233,9 +233,9 @@ class HeadFirst(nn.Module):
 def test_reference_finds_the_classifier_wherever_it_is_kept() -> None:
     torch.manual_seed(0)
     model = HeadFirst().eval()
-    inputs = verify.draw_inputs((3, 4, 4), CLASSES, 6, len(forward.flatten(model)), 2, seed=0)
+    inputs = verify.draw_inputs((3, 4, 4), CLASSES, 6, len(tracing.flatten(model)), 2, seed=0)
     expected = torch.tanh(model.body(torch.from_numpy(inputs["x"]).flatten(1))).detach().numpy()
     found = verify.reference(model, inputs)
     np.testing.assert_allclose(found["features"], expected, rtol=1e-6)
-    assert found["weight_gradient"].shape == forward.flatten(model).shape
+    assert found["weight_gradient"].shape == tracing.flatten(model).shape
     assert not model.body.bias.requires_grad

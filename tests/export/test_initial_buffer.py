@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import onnx  # noqa: E402
-from deco_export import forward, graphs, initialisers, pretrain  # noqa: E402
-from deco_export.images import Images  # noqa: E402
+from deco_export import graphs, initialisers, pretrain, tracing  # noqa: E402
+from deco_export.images import Images, Inputs  # noqa: E402
 from deco_export.initial_buffer import ROUNDS, initial_buffer  # noqa: E402
 from deco_models import convnet  # noqa: E402
 from deco_runtime.engines._sessions import SessionEngine  # noqa: E402
@@ -44,10 +44,10 @@ class World:
         buffer = initial_buffer(
             self.engine,
             self.theta,
-            self.images,
+            Inputs(self.images, self.how),
+            self.images.labels,
             CLASSES,
             ipc,
-            self.how,
             self.parameters,
             recipe,
             np.random.default_rng(seed),
@@ -77,7 +77,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     parameters = initialisers.parameters(lambda: convnet.build(len(CLASSES), SIZE, width=8, depth=1))
     model = convnet.build(len(CLASSES), SIZE, width=8, depth=1)
     folder, files = tmp_path_factory.mktemp("graphs"), dict[str, Path]()
-    for name, proto in graphs.learning_graphs(forward.trace(model, parameters, SIZE)).items():
+    for name, proto in graphs.learning_graphs(tracing.trace(model, parameters, SIZE)).items():
         files[name] = folder / f"{name}.onnx"
         onnx.save_model(proto, files[name])
     rng = np.random.default_rng(0)
@@ -87,7 +87,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     images = Images(np.clip(noisy, 0, 255).astype(np.uint8), labels)
     return World(
         SessionEngine("portable", files),
-        forward.flatten(model),
+        tracing.flatten(model),
         parameters,
         images,
         pretrain.statistics(images, SIZE),

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from deco_export import forward, initialisers, models, representation  # noqa: E402
+from deco_export import initialisers, models, representation, tracing  # noqa: E402
 from deco_runtime.learning import voter  # noqa: E402
 from deco_runtime.learning.origin import Labelled, Represented  # noqa: E402
 from deco_runtime.learning.regression import Statistics, scores, solve  # noqa: E402
@@ -28,7 +28,7 @@ def made(name: str, width: int | None = 8):
     make = models.factory(name, CLASSES, SIZE, width, None)
     torch.manual_seed(0)
     model = make().eval()
-    return model, forward.trace(model, initialisers.parameters(make), SIZE), forward.flatten(model)
+    return model, tracing.trace(model, initialisers.parameters(make), SIZE), tracing.flatten(model)
 
 
 def images(n: int, seed: int = 0) -> np.ndarray:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 api = pytest.importorskip("onnxruntime.training.api", reason="onnxruntime.training is not installed here")
 
 import onnx  # noqa: E402
-from deco_export import export, forward, initialisers, ort_artifacts, verify  # noqa: E402
+from deco_export import export, initialisers, ort_artifacts, tracing, verify  # noqa: E402
 from deco_models import convnet, resnet  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -28,8 +28,8 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     build, folder = BUILDS[request.param], tmp_path_factory.mktemp(request.param)
     torch.manual_seed(0)
     model = build().eval()
-    fresh = forward.trace(model, initialisers.parameters(build), SIZE)
-    ort_artifacts.write_training_artifacts(fresh, forward.flatten(model), folder)
+    fresh = tracing.trace(model, initialisers.parameters(build), SIZE)
+    ort_artifacts.write_training_artifacts(fresh, tracing.flatten(model), folder)
     return model, folder
 
 
@@ -39,12 +39,12 @@ def test_a_package_that_fails_costs_its_graphs_and_no_bundle(tmp_path: Path, mon
 
     monkeypatch.setattr("onnxruntime.training.artifacts.generate_artifacts", generate)
     model = BUILDS["convnet"]().eval()
-    fresh, notes = forward.trace(model, initialisers.parameters(BUILDS["convnet"]), SIZE), list[str]()
-    sets = export._write_graphs(tmp_path, fresh, forward.flatten(model), notes)
+    fresh, notes = tracing.trace(model, initialisers.parameters(BUILDS["convnet"]), SIZE), list[str]()
+    sets = export._write_graphs(tmp_path, fresh, tracing.flatten(model), notes)
     assert tuple(sets) == ("portable",)
     assert "weight_gradient" in sets["portable"]
     assert notes == ["made without --engine ort-training: ShapeInferenceError: no such operator"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["graphs", "inference.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["graphs"]
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,9 @@ class LinearEngine:
         """classes: K; D follows from the images. frozen: (K·D,), needed to `represent`."""
         self.classes, self.frozen = classes, frozen
 
+    def encode(self, images: Floats) -> Floats:
+        return images
+
     def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
         weights, flat = self._double(theta, x)
         return (flat @ weights.T).astype(np.float32), flat.astype(np.float32)
@@ -40,9 +43,9 @@ class LinearEngine:
     def feature_gradient(self, theta: Floats, x: Floats, u: Floats) -> Floats:
         return u.reshape(x.shape).astype(np.float32)
 
-    def represent(self, x: Floats) -> tuple[Floats, Floats]:
+    def represent(self, images: Floats) -> tuple[Floats, Floats]:
         assert self.frozen is not None
-        logits, features = self.predict(self.frozen, x)
+        logits, features = self.predict(self.frozen, images)
         return features, logits
 
     def input_gradient_tangent(self, theta: Floats, x: Floats, t: Floats, v: Floats) -> Floats:

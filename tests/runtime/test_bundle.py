@@ -132,6 +132,7 @@ def test_what_is_written_is_read(copy: Path) -> None:
         classes,
         old.preprocessing,
         old.parameters,
+        old.latent,
         old.features,
         old.represented + 1,
         old.engines,
@@ -199,7 +200,7 @@ def test_a_name_that_no_bundle_can_have(name: str) -> None:
         *(b"", b"{", b"hello", b"\xff\xfe", b"[]", b"null", b"3", b'"schema"', b"{}"),
         b'{"schema": ' + b"9" * 5000 + b"}",
         b'{"schema": 1, "schema": 1}',
-        b'{"schema": 3, "x": ' + b"[" * 995 + b"]" * 995 + b"}",
+        b'{"schema": 4, "x": ' + b"[" * 995 + b"]" * 995 + b"}",
         b"[" * 100_000,
     ],
     ids=lambda text: repr(text[:20]),
@@ -210,16 +211,16 @@ def test_a_manifest_that_is_none(copy: Path, text: bytes) -> None:
         open_bundle(copy)
 
 
-@pytest.mark.parametrize("schema", [0, 1, 2, 99, 1.5, "3", None, [3], {"a": 1}])
+@pytest.mark.parametrize("schema", [0, 1, 2, 3, 99, 1.5, "3", None, [3], {"a": 1}])
 def test_another_schema(copy: Path, schema: Any) -> None:
     change(copy, schema=schema)
-    with pytest.raises(BundleError, match=r"^expected a bundle of schema 3, but .* is of schema .*; use the deco-edge"):
+    with pytest.raises(BundleError, match=r"^expected a bundle of schema 4, but .* is of schema .*; use the deco-edge"):
         open_bundle(copy)
 
 
 def test_a_newer_schema_may_look_quite_different(copy: Path) -> None:
-    write_json(copy, {"schema": 4})
-    with pytest.raises(BundleError, match="is of schema 4"):
+    write_json(copy, {"schema": 5})
+    with pytest.raises(BundleError, match="is of schema 5"):
         open_bundle(copy)
 
 
@@ -370,6 +371,7 @@ def regression(size: int = SIZE, **other: Any) -> bytes:
     kinds = ("network", "regression", "mixed")
     fits = {
         "worth": np.float32(0.5),
+        "prior": np.float32(0.1),
         "unknown": np.zeros(4, np.float32),
         **{f"{kind}_temperature": np.float32(1) for kind in kinds},
     }
@@ -440,6 +442,7 @@ WRONG_FILES = {
         "worth more than all": regression(worth=np.float32(1.5)),
         "too few weights of the signs": regression(unknown=np.zeros(3, np.float32)),
         "worth less than nothing": regression(worth=np.float32(-0.1)),
+        "a prior below nothing": regression(prior=np.float32(-0.1)),
     },
     "fitted/slda.npz": {
         "empty": b"",

@@ -238,8 +238,8 @@ def test_an_altered_bundle(copy: Path, state: Path) -> None:
 
 def test_a_newer_bundle(copy: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
-    (copy / "manifest.json").write_text(json.dumps({**manifest, "schema": 4}), "utf-8")
-    refused(4, "is of schema 4; use the deco-edge version", "--bundle", copy, "--demo")
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "schema": 5}), "utf-8")
+    refused(4, "is of schema 5; use the deco-edge version", "--bundle", copy, "--demo")
 
 
 @pytest.mark.skipif(util.find_spec("onnxruntime.training") is not None, reason="needs the inference build")

@@ -106,7 +106,10 @@ def test_w_is_the_regression_on_all_frames(engine: Engine, bundle: Bundle) -> No
         assert it.retrain().accepted
     each, frames = b[-1].sum() / 10, b[-1]
     a += sum((each - n) * np.outer(mean, mean) for n, mean in zip(frames, (b / frames).T, strict=True))
-    w = scipy.linalg.solve(a + PENALTY * np.trace(a) / count * np.eye(count), each * b / frames, assume_a="pos")
+    known = given.statistics.b[-1].sum()
+    assert given.prior > 0  # fewer labelled images than axes
+    strength = (PENALTY + given.prior * known / frames.sum()) * np.trace(a) / count
+    w = scipy.linalg.solve(a + strength * np.eye(count), each * b / frames, assume_a="pos")
     np.testing.assert_allclose(it.model[:-10].reshape(count, 10), w, atol=1e-5 * np.abs(w).max())
     x, _ = seen[1]
     phi, votes = engine.represent(x)

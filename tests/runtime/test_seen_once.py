@@ -45,7 +45,7 @@ class Counting:
         call = getattr(self._engine, name)
 
         def counted(*arguments: Any) -> Any:
-            images = arguments[0 if name == "represent" else 1]
+            images = arguments[0 if name in ("represent", "encode") else 1]
             self.given.setdefault(name, []).append(images.copy())
             return call(*arguments)
 
@@ -117,7 +117,7 @@ def test_plain_inference_predicts_each_frame_once_and_calls_nothing_else(
 ) -> None:
     engine, summary = run(bundle, tmp_path / "none", monkeypatch, learn=False)
     assert (summary["segments"], summary["retrains"]) == (SEGMENTS, 0)
-    assert engine.given.keys() == {"predict"}
+    assert engine.given.keys() == {"encode", "predict"}
     for found, expected in zip(engine.given["predict"], frames(bundle), strict=True):
         assert found.tobytes() == expected[None].tobytes()
     assert not (tmp_path / "none").exists()

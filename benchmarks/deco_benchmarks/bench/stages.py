@@ -39,7 +39,7 @@ def measure(path: Path, progress: Progress, engine: str, recipe: str, quick: boo
         progress(f"{engine}: stages", next(stages), 6 if condenses else 2)
 
     step()
-    found = {"predict": milliseconds(repeat(lambda: work.engine.predict(theta, work.frame), how.least, how.seconds))}
+    found = {"predict": milliseconds(repeat(lambda: predicted(work, theta), how.least, how.seconds))}
     saved = state.LearnedState.of(Unguarded(work.learner()), work.bundle, "deco-bench", 0)
     found["state_save"] = milliseconds(repeat(lambda: state.save(Path(scratch), saved), how.least, how.seconds / 3))
     step()
@@ -51,6 +51,11 @@ def measure(path: Path, progress: Progress, engine: str, recipe: str, quick: boo
         found |= observing(work.by("deco+"), how)
     step()
     return {"quantities": {name: value.to_json() for name, value in found.items()}, "scaled": scaled}
+
+
+def predicted(work: Work, theta: Floats) -> Floats:
+    """Logits (1, K) of one frame, trunk and all."""
+    return work.engine.predict(theta, work.engine.encode(work.frame))[0]
 
 
 def condensing(work: Work, how: Effort, step: Callable[[], None]) -> tuple[dict[str, Quantity], dict[str, Any]]:

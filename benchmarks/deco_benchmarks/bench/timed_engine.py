@@ -38,8 +38,11 @@ class TimedEngine:
         self.marks: list[Mark] = []
         self._engine = engine
 
-    def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
+    def encode(self, images: Floats) -> Floats:
         """As the other engine's, as are all below."""
+        return self._noted("encode", self._engine.encode, images)
+
+    def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
         return self._noted("predict", self._engine.predict, theta, x)
 
     def weight_gradient(self, theta: Floats, x: Floats, t: Floats) -> tuple[float, Floats]:
@@ -54,8 +57,8 @@ class TimedEngine:
     def input_gradient_tangent(self, theta: Floats, x: Floats, t: Floats, v: Floats) -> Floats:
         return self._noted("input_gradient_tangent", self._engine.input_gradient_tangent, theta, x, t, v)
 
-    def represent(self, x: Floats) -> tuple[Floats, Floats]:
-        return self._noted("represent", self._engine.represent, x)
+    def represent(self, images: Floats) -> tuple[Floats, Floats]:
+        return self._noted("represent", self._engine.represent, images)
 
     def _noted(self, name: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         begin = time.perf_counter()

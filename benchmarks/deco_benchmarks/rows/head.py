@@ -67,7 +67,7 @@ class Ridge(Learner):
         self.model = self.solve(lambda: None)[0]
 
     def observe(self, x: Floats) -> Observed:
-        votes, features = self.engine.predict(self.theta, x)
+        votes, features = self.engine.predict(self.theta, self.engine.encode(x))
         return {"votes": votes, "features": features}
 
     def answer(self, model: Floats, observed: Observed) -> Floats:

@@ -65,7 +65,7 @@ class Templates(Learner):
         return cls(engine, bundle.weights(), last_layer(bundle), recipe, rng)
 
     def observe(self, x: Floats) -> Observed:
-        logits, features = self.engine.predict(self.theta, x)
+        logits, features = self.engine.predict(self.theta, self.engine.encode(x))
         return {"logits": logits, "features": features}
 
     def answer(self, model: Floats, observed: Observed) -> Floats:

@@ -56,7 +56,7 @@ class Entropy(Learner):
         return cls(engine, bundle.weights(), norms_of(bundle), len(bundle.classes), recipe, rng)
 
     def observe(self, x: Floats) -> Observed:
-        return {"x": x}
+        return {"x": self.engine.encode(x)}
 
     def answer(self, model: Floats, observed: Observed) -> Floats:
         return self.engine.predict(model, observed["x"])[0]

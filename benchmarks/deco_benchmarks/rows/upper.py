@@ -34,7 +34,7 @@ class Keeping(Frozen):
     OWN = None  # all frames so far would have to be written out
 
     def observe(self, x: Floats) -> Observed:
-        return {"x": x}
+        return {"x": self.engine.encode(x)}
 
     def answer(self, model: Floats, observed: Observed) -> Floats:
         return self.engine.predict(model, observed["x"])[0]

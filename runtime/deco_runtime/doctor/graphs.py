@@ -81,7 +81,7 @@ def _graph(engine: str, told: dict[str, Any], broken: Level) -> Finding:
         return Finding(broken, check, words, figures)
     kink = ""
     if error > told["tolerance"]:
-        kink = f", a unit at a kink: {l2:.1e} in all, fine up to {told['kinked']:g}"
+        kink = f", {told['why']}: {l2:.1e} in all, fine up to {told['fine']:g}"
     return Finding("OK", check, f"off by {error:.1e}{kink}; {spent}", figures)
 
 
@@ -111,13 +111,16 @@ def describe(answer: Answer, path: str) -> None:
     condensed: whether it has condensed images.
     state_bytes: what learned state will take on the disk, each of up to three files.
     """
+    from deco_runtime.engine import TRUNK
     from deco_runtime.engines.golden import INPUTS
     from deco_runtime.engines.registry import by_preference
     from deco_runtime.learning import registry
     from deco_runtime.learning.buffer import FILE as BUFFER
+    from deco_runtime.preprocess import check_method
     from deco_runtime.storage.bundle import open_bundle
 
     bundle = open_bundle(Path(path))
+    check_method(bundle.preprocessing.method)
     kind = registry.learner(bundle.recipe.name)
     registry.started(kind, bundle)
     there = [graph for graph in INPUTS if f"graphs/{graph}.onnx" in bundle.files]
@@ -129,14 +132,14 @@ def describe(answer: Answer, path: str) -> None:
         condensed=BUFFER in bundle.files,
         engines=[name for name, reason in by_preference(bundle).items() if reason is None],
         graphs=there,
-        lacks=[graph for graph in INPUTS if graph not in there],
+        lacks=[graph for graph in INPUTS if graph not in there and graph != TRUNK],
         state_bytes=registry.state_bytes(kind, bundle),
     )
 
 
 def run_graphs(answer: Answer, path: str, engine: str, graphs: list[str]) -> None:
     """Job: run these graphs on their golden inputs, one after the other, each announced before it starts."""
-    from deco_runtime.engines.golden import KINKED, TOLERANCE, compare, read_golden
+    from deco_runtime.engines.golden import FROZEN, KINKED, QUANTIZED, TOLERANCE, compare, read_golden
     from deco_runtime.engines.registry import open_engine
     from deco_runtime.storage.bundle import open_bundle
 
@@ -148,7 +151,8 @@ def run_graphs(answer: Answer, path: str, engine: str, graphs: list[str]) -> Non
         if golden is None:
             answer(graph=graph, unchecked=True)
             continue
-        found = compare(opened, graph, theta, golden)
+        found = compare(opened, graph, theta, golden, bundle.quantized)
+        rounded = bundle.quantized and graph in FROZEN
         answer(
             graph=graph,
             error=found.error,
@@ -158,5 +162,6 @@ def run_graphs(answer: Answer, path: str, engine: str, graphs: list[str]) -> Non
             first_seconds=found.first_s,
             again_seconds=found.again_s,
             tolerance=TOLERANCE,
-            kinked=KINKED,
+            why="8 bits rounded elsewhere" if rounded else "a unit at a kink",
+            fine=QUANTIZED if rounded else KINKED,
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import openvino
 
-from deco_runtime.engine import REPRESENTATION
+from deco_runtime.engine import REPRESENTATION, TRUNK
 from deco_runtime.engines._micro_batches import MICRO_BATCH, MicroBatchEngine
 from deco_runtime.host.threads import threads
 from deco_runtime.types import Floats
@@ -80,7 +80,7 @@ class CompiledEngine(MicroBatchEngine):
 
 def _of_fixed_size(graph: str) -> bool:
     """Predictions come one by one while the camera runs, and must not pay for a whole micro-batch."""
-    return graph not in ("predict", REPRESENTATION)
+    return graph not in ("predict", REPRESENTATION, TRUNK)
 
 
 def _filled(value: Floats) -> Floats:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deco_runtime.engine import REPRESENTATION
+from deco_runtime.engine import REPRESENTATION, TRUNK
 from deco_runtime.errors import BundleError, first_line
 from deco_runtime.types import Floats
 
@@ -58,8 +58,14 @@ class MicroBatchEngine(ABC):
                     ) from error
             return self._open_graphs[graph]
 
+    def encode(self, images: Floats) -> Floats:
+        if TRUNK not in self._graphs or not self._graphs[TRUNK].is_file():
+            return images
+        return self._per_image(TRUNK, ("latents",), {}, images)[0]
+
     def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
-        return self._per_image("predict", ("logits", "features"), {"theta": theta}, x)
+        logits, features = self._per_image("predict", ("logits", "features"), {"theta": theta}, x)
+        return logits, features
 
     def weight_gradient(self, theta: Floats, x: Floats, t: Floats) -> tuple[float, Floats]:
         loss, gradient = 0.0, np.zeros_like(theta)
@@ -78,18 +84,16 @@ class MicroBatchEngine(ABC):
     def input_gradient_tangent(self, theta: Floats, x: Floats, t: Floats, v: Floats) -> Floats:
         return self._image_gradient("input_gradient_tangent", {"theta": theta, "v": v}, {"x": x, "t": t})
 
-    def represent(self, x: Floats) -> tuple[Floats, Floats]:
-        return self._per_image(REPRESENTATION, (REPRESENTATION, "votes"), {}, x)
+    def represent(self, images: Floats) -> tuple[Floats, Floats]:
+        phi, logits = self._per_image(REPRESENTATION, (REPRESENTATION, "votes"), {}, images)
+        return phi, logits
 
-    def _per_image(
-        self, graph: str, outputs: tuple[str, str], weights: dict[str, Floats], x: Floats
-    ) -> tuple[Floats, Floats]:
-        """Two outputs with one row per image, of all of x."""
+    def _per_image(self, graph: str, outputs: tuple[str, ...], weights: dict[str, Floats], x: Floats) -> list[Floats]:
+        """Outputs with one row per image, of all of x."""
         parts = []
         for s in _micro_batches(len(x)):
             parts.append([value.copy() for value in self._run(graph, outputs, {**weights, "x": x[s]})])
-        first, second = (np.concatenate(p) for p in zip(*parts, strict=True))
-        return first, second
+        return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
     def _image_gradient(self, graph: str, weights: dict[str, Floats], batch: dict[str, Floats]) -> Floats:
         gradient = np.empty_like(batch["x"])

@@ -70,7 +70,8 @@ def time_engine(answer: Answer, bundle: str, engine: str, graph: str, at_most: i
     theta, rng = opened.weights(), np.random.default_rng(0)
     labels = rng.integers(0, len(opened.classes), IMAGES)
     given = {
-        "x": rng.standard_normal((IMAGES, *opened.image_shape), np.float32),
+        "images": rng.standard_normal((IMAGES, *opened.image_shape), np.float32),
+        "x": rng.standard_normal((IMAGES, *opened.latent), np.float32),
         "t": np.eye(len(opened.classes), dtype=np.float32)[labels],
         "u": rng.standard_normal((IMAGES, opened.features), np.float32),
         "v": rng.standard_normal(opened.weight_count, np.float32),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deco_runtime.engine import EXACT, REPRESENTATION, Engine
+from deco_runtime.engine import EXACT, REPRESENTATION, TRUNK, Engine
 
 if TYPE_CHECKING:
     from deco_runtime.storage.bundle import Bundle
@@ -15,7 +15,7 @@ PRECISION = "fp32"
 PACKAGE = "onnxruntime"
 PREFERENCE = 20  # no slower than ort-training where both ran, and not bound to a discontinued package
 
-GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT, REPRESENTATION)
+GRAPHS = ("predict", "weight_gradient", "input_gradient", "feature_gradient", EXACT, REPRESENTATION, TRUNK)
 
 
 def unusable(bundle: Bundle | None) -> str | None:

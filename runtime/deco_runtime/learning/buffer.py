@@ -11,14 +11,14 @@ from deco_runtime.learning.origin import Bundle
 from deco_runtime.types import Floats, Ints
 
 FILE = "buffer.npz"
-"""Of the bundle, where any images were condensed: x_syn (n, C, H, W) float32, y_syn (n,) int64."""
+"""Of the bundle, where any images were condensed: x_syn (n, …) float32, y_syn (n,) int64."""
 
 
 @dataclass(frozen=True)
 class CondensedBuffer:
     """`S = {(x'_i, y'_i)}` with the same number of images, ipc, for every class.
 
-    x_syn: (n, C, H, W) float32, in the network's input space (normalised).
+    x_syn: (n, …) float32, in the space of what the learning graphs take: normalised images, or latents.
     y_syn: (n,) int64, fixed for good.
     velocity: like x_syn, momentum of opt_S.
     """
@@ -45,7 +45,7 @@ def initial(bundle: Bundle) -> CondensedBuffer:
             f"expected a bundle with condensed images, which the paper's recipe starts from, but {bundle.path} was "
             "exported without; export it again with deco-export --ipc 10, or learn by deco+"
         )
-    x = bundle.array(FILE, "x_syn", np.float32, (None, *bundle.image_shape))
+    x = bundle.array(FILE, "x_syn", np.float32, (None, *bundle.latent))
     y = bundle.array(FILE, "y_syn", np.int64, (len(x),))
     count = np.bincount(y[(y >= 0) & (y < len(bundle.classes))], minlength=len(bundle.classes))
     if count.sum() != len(y) or count.min() != count.max() or len(y) == 0:

@@ -17,7 +17,7 @@ from deco_runtime.learning import voter
 from deco_runtime.learning.arrays import Array
 from deco_runtime.learning.origin import Bundle, Labelled
 from deco_runtime.learning.recipe import Recipe
-from deco_runtime.learning.regression import Statistics, add, mixed, share, solve
+from deco_runtime.learning.regression import Statistics, add, mixed, penalty, share, solve
 from deco_runtime.learning.represented import RepresentedLearner
 from deco_runtime.learning.voter import Voter
 from deco_runtime.types import Check, Floats, Observed
@@ -61,7 +61,8 @@ class DecoPlus(RepresentedLearner):
 
     def solve(self, check: Check) -> tuple[Floats, list[float]]:
         """W, the exact solution, and its shares."""
-        return np.vstack([solve(self.memory), share(self.memory, self.voter.start)]).ravel(), []
+        w = solve(self.memory, penalty(self.memory, self.voter.start))
+        return np.vstack([w, share(self.memory, self.voter.start)]).ravel(), []
 
 
 LEARNER = DecoPlus

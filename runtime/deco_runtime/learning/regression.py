@@ -45,7 +45,7 @@ class Start:
     softmax(logits / T) of the pre-trained model is calibrated with network_temperature, and so is that of
     the regression's values with regression_temperature, and of what both say, see `mixed`, with mixed_temperature.
     worth: the regression's share in that, 0 … 1, with which both are best. unknown: weights (SIGNS + 2,) float32 of
-    `unknown.odds`, None where nothing could be held out to fit them to.
+    `unknown.odds`, None where nothing could be held out to fit them to. prior: see `penalty`.
     """
 
     statistics: Statistics
@@ -54,6 +54,7 @@ class Start:
     mixed_temperature: float
     worth: float
     unknown: Floats | None = None
+    prior: float = 0.0
 
 
 def share(now: Statistics, start: Start) -> Floats:
@@ -67,6 +68,12 @@ def share(now: Statistics, start: Start) -> Floats:
     frames, first = (np.maximum(s.b[-1], TINY) for s in (now, start.statistics))
     part: Floats = (start.worth * frames / (start.worth * frames + (1 - start.worth) * first)).astype(np.float32)
     return part
+
+
+def penalty(now: Statistics, start: Start) -> float:
+    """λ for these statistics: PENALTY and, of a start from fewer images than φ has axes, a prior that W is small, which
+    counts as much as at the start and so the less the more frames there are."""
+    return PENALTY + start.prior * float(start.statistics.b[-1].sum() / max(now.b[-1].sum(), TINY))
 
 
 def with_constant(phi: Floats) -> Floats:

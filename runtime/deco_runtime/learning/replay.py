@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -11,10 +11,10 @@ from deco_runtime.engine import Engine
 from deco_runtime.learning import buffer as buffers
 from deco_runtime.learning.buffer import CondensedBuffer
 from deco_runtime.learning.hyperparameters import Hyperparameters
-from deco_runtime.learning.learner import Learner
+from deco_runtime.learning.learner import Learner, seen_once
 from deco_runtime.learning.origin import Bundle
 from deco_runtime.learning.random_model import Parameter
-from deco_runtime.types import Check, Floats, Ints, Observed
+from deco_runtime.types import Batches, Check, Floats, Ints, Observed
 
 BATCH = 64
 """Images that are answered between two checks."""
@@ -23,10 +23,12 @@ L = TypeVar("L", bound="ReplayLearner")
 
 
 class ReplayLearner(Learner):
-    """The model is θ (P,), the memory is the buffer; it sees the pixels themselves, since θ changes."""
+    """The model is θ (P,), the memory is the buffer; it sees what θ works on, pixels or latents, since θ changes."""
 
     memory: CondensedBuffer
     recipe: Hyperparameters
+    latents = False
+    """Whether x are latents of a frozen trunk."""
 
     def __init__(
         self,
@@ -44,10 +46,21 @@ class ReplayLearner(Learner):
     @classmethod
     def open(cls: type[L], bundle: Bundle, engine: Engine, recipe: Hyperparameters, rng: np.random.Generator) -> L:
         buffer = buffers.initial(bundle)
-        return cls(engine, bundle.parameters, bundle.weights(), buffer, len(bundle.classes), recipe, rng)
+        learner = cls(engine, bundle.parameters, bundle.weights(), buffer, len(bundle.classes), recipe, rng)
+        learner.latents = bundle.trunk
+        return learner
 
     def observe(self, x: Floats) -> Observed:
-        return {"x": x}
+        return {"x": self.engine.encode(x)}
+
+    def answers_on(self, images: Batches) -> Callable[[Floats, Check], Floats]:
+        # Latents are small, and costly to make again; pixels are large.
+        return seen_once(images, self.observe, self._answer_in_parts) if self.latents else super().answers_on(images)
+
+    def _answer_in_parts(self, model: Floats, observed: Observed) -> Floats:
+        x = observed["x"]
+        parts = [self.engine.predict(model, x[start : start + BATCH])[0] for start in range(0, len(x), BATCH)]
+        return np.concatenate(parts)
 
     def answer(self, model: Floats, observed: Observed) -> Floats:
         return self.engine.predict(model, observed["x"])[0]

@@ -15,7 +15,18 @@ from deco_runtime.learning import calibrate
 from deco_runtime.learning.arrays import Array
 from deco_runtime.learning.chain import alike, in_common
 from deco_runtime.learning.origin import Bundle, Labelled, fitted
-from deco_runtime.learning.regression import Start, Statistics, mixed, scores, share, solve, spread
+from deco_runtime.learning.prior import prior
+from deco_runtime.learning.regression import (
+    PENALTY,
+    Start,
+    Statistics,
+    mixed,
+    penalty,
+    scores,
+    share,
+    solve,
+    spread,
+)
 from deco_runtime.learning.unknown import SIGNS, Known, odds
 from deco_runtime.learning.vote import softmax
 from deco_runtime.types import Bools, Floats
@@ -31,7 +42,8 @@ class Voter:
 
     def __init__(self, start: Start, classes: int) -> None:
         self.start, self.classes = start, classes
-        self.w, self.s = solve(start.statistics), share(start.statistics, start)
+        self.w = solve(start.statistics, penalty(start.statistics, start))
+        self.s = share(start.statistics, start)
         self.states = classes + (start.unknown is not None)
         self.apart = spread(start.statistics)
         self._known = Known.of(start.statistics, self.w) if start.unknown is not None else None
@@ -57,8 +69,10 @@ class Voter:
 
 def fit(labelled: Labelled) -> tuple[dict[str, Array], list[str]]:
     """The arrays of a `Start`, and sentences about fits that ended where their search does."""
-    statistics = labelled.statistics
-    w = solve(statistics)
+    statistics, train = labelled.statistics, labelled.train
+    few = len(train.labels) < labelled.size
+    small = prior(train.all(labelled.size, labelled.classes)[0], train.labels, train.takes) if few else 0.0
+    w = solve(statistics, PENALTY + small)
     known, held = Known.of(statistics, w), labelled.held_out
     phi, logits = held.all(labelled.size, labelled.classes)
     others = labelled.none.all(labelled.size, labelled.classes)
@@ -77,6 +91,7 @@ def fit(labelled: Labelled) -> tuple[dict[str, Array], list[str]]:
         "regression_temperature": np.asarray(found.regression_temperature, np.float32),
         "mixed_temperature": np.asarray(found.mixed_temperature, np.float32),
         "worth": np.asarray(found.worth, np.float32),
+        "prior": np.asarray(small, np.float32),
         "unknown": strange if strange is not None else np.zeros(0, np.float32),
     }, notes
 
@@ -85,13 +100,16 @@ def start(bundle: Bundle) -> Start:
     """What `fit` found. Raises BundleError where the bundle's file is not that."""
     b = bundle.array(FILE, "b", np.float32, (bundle.represented + 1, len(bundle.classes)))
     a = bundle.array(FILE, "a", np.float32, (len(b) * (len(b) + 1) // 2,))
-    keys = ("network_temperature", "regression_temperature", "mixed_temperature", "worth")
-    network, regression, both, worth = (float(bundle.array(FILE, key, np.float32, ())) for key in keys)
+    keys = ("network_temperature", "regression_temperature", "mixed_temperature", "worth", "prior")
+    network, regression, both, worth, small = (float(bundle.array(FILE, key, np.float32, ())) for key in keys)
     if min(network, regression, both) <= 0:
         raise bundle.broken(FILE, "temperatures above 0")
     if not 0 <= worth <= 1:
         raise bundle.broken(FILE, "a worth from 0 to 1")
+    if small < 0:
+        raise bundle.broken(FILE, "a prior of at least 0")
     unknown = bundle.array(FILE, "unknown", np.float32, (None,))
     if len(unknown) not in (0, SIGNS + 2):
         raise bundle.broken(FILE, f"none or {SIGNS + 2} weights of the signs of unknown things")
-    return Start(Statistics(a, b), network, regression, both, worth, unknown if len(unknown) else None)
+    weights = unknown if len(unknown) else None
+    return Start(Statistics(a, b), network, regression, both, worth, weights, small)

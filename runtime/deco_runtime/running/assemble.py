@@ -23,6 +23,7 @@ from deco_runtime.learning.guard import Guarded, Unguarded
 from deco_runtime.learning.harm import Labelled
 from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.recipe import override
+from deco_runtime.preprocess import check_method
 from deco_runtime.running.autosave import Saver
 from deco_runtime.running.limits import Limits, Resources
 from deco_runtime.running.loop import Run
@@ -72,6 +73,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         limit_threads(options.threads)
         cv2.setNumThreads(options.threads)
     bundle = open_bundle(options.bundle)
+    check_method(bundle.preprocessing.method)
     kind = registry.learner(options.recipe or bundle.recipe.name)
     recipe = override(kind.RECIPE, options.settings)
     if not options.learn:

@@ -234,7 +234,7 @@ class Run(Stream):
             return
         check = check or self._check
         if self._frozen is None:
-            self._frozen = self.scorer.accuracy(lambda x: self.engine.predict(self._frozen_theta, x)[0], check)
+            self._frozen = self.scorer.accuracy(self._pre_trained, check)
         learner = self.learner
         same = np.array_equal(learner.model, self._frozen_theta)
         self._deployed = self._frozen if same else self.scorer.accuracy(learner.predict, check)
@@ -242,6 +242,9 @@ class Run(Stream):
             self._before = self._deployed
         segment = self._scored_at = learner.segments
         self._report.scored(when, segment, self._deployed, self._frozen, len(self.scorer))
+
+    def _pre_trained(self, x: Floats) -> Floats:
+        return self.engine.predict(self._frozen_theta, self.engine.encode(x))[0]
 
     def _save_if_due(self) -> None:
         if self._saver.due:

@@ -9,7 +9,7 @@ import numpy as np
 
 from deco_runtime.errors import DataError
 from deco_runtime.pictures.folder import Unreadable, fingerprints, list_folder, part_for_testing
-from deco_runtime.preprocess import Preprocessing, normalise, resize
+from deco_runtime.preprocess import Preprocessing, fitted, normalise
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Check, Floats, Ints, Pixels
 
@@ -45,7 +45,7 @@ def read_test_folder(
         if image is None:
             unreadable.add(file)
         else:
-            pixels.append(resize(image, bundle.preprocessing.size))
+            pixels.append(fitted(image, bundle.preprocessing))
             labels.append(label)
     if not pixels:
         raise DataError(f"expected test images in {root} that OpenCV can read, found none: replace them")

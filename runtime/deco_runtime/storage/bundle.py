@@ -3,10 +3,11 @@
     manifest.json     what is described below, and the SHA-256 of every other file
     inference.onnx    x → logits, features, weights inside, for any runtime
     graphs/           predict, weight_gradient, input_gradient, feature_gradient, input_gradient_tangent,
-                      representation .onnx (standard operators)
+                      representation .onnx (standard operators); trunk.onnx where the learning graphs take what a
+                      frozen trunk makes of images
     ort_training/     the same gradients and ONNX Runtime's training artifacts (if exported with that package)
     weights.npy       θ_0 (P,) float32
-    buffer.npz        x_syn (n, C, H, W) float32, y_syn (n,) int64 (if any were condensed: only `paper` needs them)
+    buffer.npz        x_syn (n, …) float32, y_syn (n,) int64 (if any were condensed: only `paper` needs them)
     guard.npz         pixels (g, size, size, 3) uint8 B, G, R, labels (g,) and takes (g,) int64: labelled images that
                       the model was not trained on, for the guard of updates (if there were any)
     fitted/           NAME.npz: what the learner NAME had fitted to the labelled images, as it declares

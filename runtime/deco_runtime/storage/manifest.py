@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from deco_runtime.engine import TRUNK
 from deco_runtime.learning import registry
 from deco_runtime.learning.random_model import KINDS, Parameter
 from deco_runtime.learning.recipe import Recipe
-from deco_runtime.preprocess import Preprocessing
+from deco_runtime.preprocess import METHODS, Preprocessing
 from deco_runtime.storage.bundle_files import MANIFEST, sha256
 
-SCHEMA = 3
+SCHEMA = 4
 LARGEST_SIDE = 1024
 """Pixels; what deco-export allows too. It decides how much memory a segment takes."""
 
@@ -33,13 +34,15 @@ FILES = (
 class Manifest:
     """What a bundle says of itself, checked.
 
-    features, represented: F and D, the lengths of an image's features and of its representation φ. made_with: how it
-    came about: tool versions, model, data, seed, validation accuracy. files: SHA-256 of each.
+    latent: shape of what the learning graphs take of one image: what the frozen trunk makes of it, or the image itself.
+    features, represented: F and D, the lengths of its features and of its representation φ. made_with: how it came
+    about: tool versions, model, data, seed, validation accuracy. files: SHA-256 of each.
     """
 
     classes: tuple[str, ...]
     preprocessing: Preprocessing
     parameters: tuple[Parameter, ...]
+    latent: tuple[int, ...]
     features: int
     represented: int
     engines: tuple[str, ...]
@@ -53,6 +56,16 @@ class Manifest:
         return 3, self.preprocessing.size, self.preprocessing.size
 
     @property
+    def trunk(self) -> bool:
+        """Whether a frozen trunk makes latents of the images."""
+        return f"graphs/{TRUNK}.onnx" in self.files
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the frozen trunk is in 8 bits, which engines round differently."""
+        return bool(self.made_with.get("quantize", "none") != "none")
+
+    @property
     def weight_count(self) -> int:
         """P, the length of θ."""
         return sum(p.size for p in self.parameters)
@@ -63,6 +76,7 @@ def write_manifest(
     classes: tuple[str, ...],
     preprocessing: Preprocessing,
     parameters: tuple[Parameter, ...],
+    latent: tuple[int, ...],
     features: int,
     represented: int,
     engines: tuple[str, ...],
@@ -77,9 +91,9 @@ def write_manifest(
         "preprocessing": {
             **asdict(preprocessing),
             "colour": "RGB",
-            "resize": "largest centred square, area when shrinking, linear when enlarging",
         },
         "parameters": [asdict(p) for p in parameters],
+        "latent": list(latent),
         "features": features,
         "represented": represented,
         "engines": list(engines),
@@ -98,12 +112,7 @@ def parse(content: dict[str, Any]) -> Manifest:
     Raises DecoError for a wrong recipe, and for anything else KeyError, TypeError, ValueError, AttributeError,
     OverflowError or RecursionError.
     """
-    preprocessing = content["preprocessing"]
-    preprocessing = Preprocessing(
-        _size(preprocessing["size"], LARGEST_SIDE), _triple(preprocessing["mean"]), _triple(preprocessing["std"])
-    )
-    if min(preprocessing.std) <= 0:
-        raise ValueError("std must be above 0")
+    preprocessing = _preprocessing(content["preprocessing"])
     parameters = []
     offset = 0
     for p in content["parameters"]:
@@ -117,6 +126,9 @@ def parse(content: dict[str, Any]) -> Manifest:
     if len(classes) < 2 or len(set(classes)) != len(classes):
         raise ValueError("classes")
     files = {str(k): str(v) for k, v in content["files"].items()}
+    latent = tuple(_size(side) for side in content["latent"])
+    if f"graphs/{TRUNK}.onnx" not in files and latent != (3, preprocessing.size, preprocessing.size):
+        raise ValueError("latents without a trunk")
     for name in files:
         if Path(name).is_absolute() or ".." in Path(name).parts or "\\" in name:
             raise ValueError(f"file name {name!r}")
@@ -128,6 +140,7 @@ def parse(content: dict[str, Any]) -> Manifest:
         classes,
         preprocessing,
         tuple(parameters),
+        latent,
         _size(content["features"]),
         _size(content["represented"]),
         tuple(str(e) for e in content["engines"]),
@@ -135,6 +148,18 @@ def parse(content: dict[str, Any]) -> Manifest:
         dict(content["made_with"]),
         files,
     )
+
+
+def _preprocessing(given: dict[str, Any]) -> Preprocessing:
+    size, shorter, method = _size(given["size"], LARGEST_SIDE), given["shorter"], str(given["method"])
+    if shorter is not None and _size(shorter, 2 * LARGEST_SIDE) < size:
+        raise ValueError("shorter side below the size")
+    if method not in METHODS:
+        raise ValueError(f"method {method!r}")
+    found = Preprocessing(size, _triple(given["mean"]), _triple(given["std"]), shorter, method)
+    if min(found.std) <= 0:
+        raise ValueError("std must be above 0")
+    return found
 
 
 def _size(value: Any, most: int = 2**31 - 1) -> int:
