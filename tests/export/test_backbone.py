@@ -334,11 +334,11 @@ def test_the_layer_that_knows_is_taken() -> None:
     knows = (code + 0.7 * rng.standard_normal((120, 50))).astype(np.float32)
     for order in (["blind", "knows", "other"], ["knows", "blind", "other"], ["other", "blind", "knows"]):
         raw = {"blind": blind, "knows": knows, "other": rng.standard_normal((120, 60)).astype(np.float32)}
-        chosen, scores = phi.layers({name: raw[name] for name in order}, y, takes)
+        chosen, scores = phi.layers({name: raw[name] for name in order}, y, takes, ["other"])
         assert chosen == ("knows",)
         assert scores["knows"] > 0.9 > 0.6 > scores["blind"]
-    single, scores = phi.layers({"a": blind, "b": knows, "c": knows}, y, y)  # a take each: nobody can tell
-    assert (single, scores) == (("a", "b"), {})
+    single, scores = phi.layers({"a": blind, "b": knows, "c": knows}, y, y, ["a", "c"])  # a take each
+    assert (single, scores) == (("a", "c"), {})
 
 
 def test_a_layer_that_knows_takes_and_not_classes_is_not() -> None:
@@ -348,7 +348,7 @@ def test_a_layer_that_knows_takes_and_not_classes_is_not() -> None:
     takes = np.repeat(np.arange(24), 5)
     by_heart = (3 * rng.standard_normal((24, 50))[takes] + 0.1 * rng.standard_normal((120, 50))).astype(np.float32)
     knows = (rng.standard_normal((4, 50))[y] + rng.standard_normal((120, 50))).astype(np.float32)
-    chosen, scores = phi.layers({"by heart": by_heart, "knows": knows}, y, takes)
+    chosen, scores = phi.layers({"by heart": by_heart, "knows": knows}, y, takes, ["by heart"])
     assert chosen == ("knows",)
     assert scores["by heart"] < 0.6
 

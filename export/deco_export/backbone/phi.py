@@ -30,12 +30,15 @@ WORSE = 0.5
 """Standard errors by which layers may be worse than the best and are taken, if they are fewer."""
 
 
-def layers(raw: dict[str, Floats], y: Ints, takes: Ints) -> tuple[tuple[str, ...], dict[str, float]]:
+def layers(
+    raw: dict[str, Floats], y: Ints, takes: Ints, otherwise: Sequence[str]
+) -> tuple[tuple[str, ...], dict[str, float]]:
     """Which of some layers, name → (n, R), deepest first, tell classes y (n,) of takes (n,) apart best: a row of
-    neighbours; and the share of right answers of each such row that was tried, each take counting alike."""
+    neighbours; and the share of right answers of each such row that was tried, each take counting alike. Where no take
+    can be held out it is those given as `otherwise`, and nothing was tried."""
     names, fold = list(raw), folds(y, takes)
     if (fold < 0).all():
-        return tuple(names[:2]), {}
+        return tuple(otherwise), {}
     grams: dict[str, Floats] = {}
     for name, values in raw.items():
         centred = values - values.mean(axis=0)
