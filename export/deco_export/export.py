@@ -37,6 +37,7 @@ from deco_export.judged import Judged, judge
 from deco_export.network import Network, Progress
 from deco_export.onnx_graph import IR_VERSION, OPSET
 from deco_export.place import bundle_at
+from deco_export.torch_side import needs_torch
 
 GUARD_IMAGES, GUARD_BYTES = 500, 16_000_000
 """At most so many held-out images go along for the guard, and as many bytes of pixels: 106 images at 224 pixels."""
@@ -124,13 +125,13 @@ def _origin(options: Options, progress: Progress) -> Origin:
     if unused := [name for name, value in chosen.items() if value is not None]:
         raise UsageError(f"expected {unused[0]} with a --backbone, but found none; name one, or leave it out")
     size = options.image_size if options.image_size is not None else SMALL
+    scratch = needs_torch("scratch", "a model that is trained here")
 
     def trained(loaded: data.Data) -> tuple[Network, list[str]]:
-        from deco_export import scratch  # needs torch, which a network from an ONNX file does not
-
         augment = options.augment if options.augment is not None else registry.learner(options.recipe).AUGMENT
         sizes, epochs, seed = (options.width, options.depth, size), options.epochs, options.seed
-        return scratch.train(options.model, *sizes, epochs, seed, augment, loaded, progress), []
+        network: Network = scratch.train(options.model, *sizes, epochs, seed, augment, loaded, progress)
+        return network, []
 
     return Origin(Preprocessing(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), trained)
 

@@ -484,6 +484,30 @@ def test_fine_tuning_lowers_the_loss_and_leaves_the_trunk(body: anatomy.Anatomy,
 # --- without torch
 
 
+def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """deco-export where torch and what comes with it cannot be imported."""
+    code = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] in ('torch', 'onnxscript', 'timm', 'torchvision'):\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from deco_runtime.start import export; export()"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.parametrize("more", [[], ["--backbone", TINY], ["--backbone", "timm:resnet18"]])
+def test_what_needs_torch_says_so(more: list[str], photos: Path, tmp_path: Path) -> None:
+    done = without_torch("--data", str(photos), "--out", str(tmp_path / "bundle"), *more)
+    assert done.returncode == 5
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: expected torch and onnxscript for ")
+    assert last.endswith("or give an ONNX file, --backbone onnx:FILE")
+
+
 def test_an_onnx_file_needs_no_torch(photos: Path, tmp_path: Path) -> None:
     """The same network as a file gives the same bundle in a process that cannot import torch."""
     program = torch.onnx.export(
@@ -491,19 +515,9 @@ def test_an_onnx_file_needs_no_torch(photos: Path, tmp_path: Path) -> None:
     )
     file = tmp_path / "tiny.onnx"
     onnx.save_model(program.model_proto, file)
-    code = (
-        "import sys\n"
-        "class Absent:\n"
-        "    def find_spec(self, name, *_):\n"
-        "        if name.partition('.')[0] in ('torch', 'onnxscript', 'timm', 'torchvision'):\n"
-        "            raise ModuleNotFoundError(name)\n"
-        "sys.meta_path.insert(0, Absent())\n"
-        "from deco_runtime.start import export; export()"
-    )
     arguments = ["--data", str(photos), "--out", str(tmp_path / "bundle"), "--backbone", f"onnx:{file}"]
     arguments += ["--labelled", "0.5", "--val", "0.2", "--input", GREY[0], "--input", GREY[1], "--ipc", "1"]
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = without_torch(*arguments)
     assert done.returncode == 0, done.stderr
     bundle = open_bundle(tmp_path / "bundle")
     export(options(photos, tmp_path / "other"), quiet)

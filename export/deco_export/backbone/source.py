@@ -12,6 +12,7 @@ from deco_runtime.preprocess import Preprocessing
 
 from deco_export.backbone.normal_form import Normal, normal_form, read
 from deco_export.backbone.pictures import Pictures, beside
+from deco_export.torch_side import needs_torch
 
 ONNX = "onnx:"
 
@@ -41,9 +42,7 @@ def open_backbone(name: str, weights: Path | None, side: int | None, given: Pict
         known = given.over(beside(file))
         normal = normal_form(read(file), side or known.size)
     else:
-        from deco_export.backbone import torch_source  # ONNX files need no torch
-
-        made, own = torch_source.make(name, weights, side)
+        made, own = needs_torch("backbone.torch_source", f"--backbone {name}").make(name, weights, side)
         known = given.over(own)
         normal = normal_form(made, side or known.size)
     return _finished(name, normal, known)
