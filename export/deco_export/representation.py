@@ -7,7 +7,7 @@ their statistics stay small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,7 +88,7 @@ def fit(
     raw_model, layers = raw_graph(fresh(), theta, mirrored)
     some = np.arange(len(x)) if len(x) <= MOST else np.sort(rng.choice(len(x), MOST, replace=False))
     copies = max(0, -(-ENOUGH * SIZE // len(x)) - 1)
-    (raw,) = _run(raw_model, ("raw",), _with_copies(x, some, copies, rng), len(some) * (1 + copies))
+    (raw,) = run_batches(raw_model, ("raw",), _with_copies(x, some, copies, rng), len(some) * (1 + copies))
     projection = Projection.fit(raw, np.tile(y[some], 1 + copies), layers)
     del raw
     side = x[:1].shape[-1]
@@ -97,7 +97,7 @@ def fit(
         for part in batches(len(x), MOST):
             index = np.arange(len(x))[part]
             given = (x[index[batch]] for batch in _batches(len(index), side))
-            raw, logits = _run(raw_model, ("raw", "votes"), given, len(index))
+            raw, logits = run_batches(raw_model, ("raw", "votes"), given, len(index))
             raw -= projection.mean
             yield (raw @ projection.axes).astype(np.float32), logits
 
@@ -199,13 +199,13 @@ def projected(raw: onnx.ModelProto, projection: Projection, classes: int) -> onn
 
 def run(model: onnx.ModelProto, output: str, x: Floats) -> Floats:
     """One output (n, …) of a graph whose only input is x, over images x (n, C, H, W), 1 or more."""
-    (found,) = _run(model, (output,), (x[batch] for batch in _batches(len(x), x.shape[-1])), len(x))
+    (found,) = run_batches(model, (output,), (x[batch] for batch in _batches(len(x), x.shape[-1])), len(x))
     return found
 
 
-def _run(model: onnx.ModelProto, outputs: tuple[str, ...], given: Iterable[Floats], n: int) -> list[Floats]:
-    """The same of several outputs and n images given as batches; filled into one array each, since a list of parts
-    would be held twice."""
+def run_batches(model: onnx.ModelProto, outputs: Sequence[str], given: Iterable[Floats], n: int) -> list[Floats]:
+    """Several outputs (n, …) of such a graph over n images given as batches; filled into one array each, since a list
+    of parts would be held twice."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import onnx
 import torch
-from deco_runtime.errors import ExportError
+from deco_runtime.errors import ExportError, first_line
 from deco_runtime.learning.random_model import Parameter
 from torch import nn
 
@@ -32,6 +34,41 @@ class _Functional(nn.Module):  # type: ignore[misc]
         return torch.func.functional_call(self.model[0], dict(zip(self.names, tensors, strict=True)), (x,))
 
 
+FREE = {0: torch.export.Dim("N", min=1)}
+"""The sizes of an input that are free: the batch."""
+
+
+def written(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], shapes: Any, what: str, advice: str = "", **names: list[str]
+) -> onnx.ModelProto:
+    """A module as torch.onnx writes it for such inputs, of which the sizes in `shapes` are free.
+
+    Raises ExportError where it cannot: that `what` was expected, and the advice.
+    """
+    # The exporter warns about torchvision and its own deprecations; none of it concerns the user.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module,
+                inputs,
+                dynamo=True,
+                opset_version=OPSET,
+                optimize=True,
+                verbose=False,
+                dynamic_shapes=shapes,
+                **names,
+            )
+    except Exception as error:  # whatever the exporter raises, the user needs one sentence
+        raise ExportError(
+            f"expected {what} that torch.onnx can export with a free batch size, but it failed with: "
+            f"{first_line(error)}{advice}"
+        ) from error
+    model: onnx.ModelProto = program.model_proto
+    return model
+
+
 def trace(model: nn.Module, places: Sequence[Parameter], image_size: int) -> Callable[[], Forward]:
     """Export the model once; each call of the result gives a fresh `Forward` to build a learning graph on.
 
@@ -43,28 +80,11 @@ def trace(model: nn.Module, places: Sequence[Parameter], image_size: int) -> Cal
     model = model.eval()
     x = torch.zeros(2, 3, image_size, image_size)
     tensors = tuple(p.detach() for p in model.parameters())
-    # The exporter warns about torchvision and its own deprecations; none of it concerns the user.
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                _Functional(model, [p.name for p in places]),
-                (x, *tensors),
-                dynamo=True,
-                opset_version=OPSET,
-                optimize=True,
-                verbose=False,
-                input_names=["x", *(f"param:{p.name}" for p in places)],
-                output_names=["logits"],
-                dynamic_shapes=({0: torch.export.Dim("N", min=1)}, tuple({} for _ in places)),
-            )
-    except Exception as error:  # whatever the exporter raises, the user needs one sentence
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ExportError(
-            f"expected a model that torch.onnx can export with a free batch size, but it failed with: {reason}"
-        ) from error
-    proto = program.model_proto
+    given: list[dict[int, Any]] = [{} for _ in places]
+    named = ["x", *(f"param:{p.name}" for p in places)]
+    whole = _Functional(model, [p.name for p in places])
+    shapes = (FREE, tuple(given))
+    proto = written(whole, (x, *tensors), shapes, "a model", input_names=named, output_names=["logits"])
     if proto.functions:
         raise ExportError("expected a model of plain ONNX operators, but it exports to local functions; simplify it")
     return lambda: rebuild(proto, places, ("N", 3, image_size, image_size))

@@ -57,12 +57,13 @@ class Anatomy:
 
 def read(model: onnx.ModelProto) -> Anatomy:
     """Read a model in normal form, see `normal_form`; its values, but for x, get OWN in front of their names."""
-    graph = _renamed(model).graph
+    renamed = _renamed(model)
+    graph = renamed.graph
     weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     output = graph.output[0].name
     nodes = needed(graph.node, [output])
     shapes = {}
-    inferred = onnx.shape_inference.infer_shapes(_renamed(model), data_prop=True).graph
+    inferred = onnx.shape_inference.infer_shapes(renamed, data_prop=True).graph
     for info in [*inferred.input, *inferred.value_info, *inferred.output]:
         dims = info.type.tensor_type.shape.dim
         if dims and all(d.HasField("dim_value") for d in dims[1:]):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
-from deco_runtime.learning.prior import folds
+from deco_runtime.engine import Engine
+from deco_runtime.learning.prior import folds, share_of_takes
 from deco_runtime.learning.retrain import sgd_step
 from deco_runtime.learning.vote import one_hot
 from deco_runtime.types import Floats, Ints
@@ -42,12 +44,7 @@ def trained(
     fresh, theta, places = split.rest(anatomy, cut, 1.0, features, head)
     classes, velocity, step = len(head.b), np.zeros_like(theta), 0
     steps = EPOCHS * -(-len(y) // BATCH)
-    with tempfile.TemporaryDirectory() as folder:
-        from deco_runtime.engines._sessions import SessionEngine
-
-        file = Path(folder) / "weight_gradient.onnx"
-        onnx.save_model(graphs.weight_gradient(fresh()), file)
-        engine = SessionEngine("fine-tuning", {"weight_gradient": file})
+    with _engine("weight_gradient", graphs.weight_gradient(fresh())) as engine:
         for epoch in range(EPOCHS):
             for batch in np.array_split(rng.permutation(len(y)), -(-len(y) // BATCH)):
                 t = one_hot(y[batch], classes) / np.float32(len(batch))
@@ -82,32 +79,35 @@ def helps(
     if not len(held) or len(np.unique(y[known])) < len(np.unique(y)):
         return None
     head = fitted(known)
-    _, of, size = np.unique(takes[held], return_inverse=True, return_counts=True)
-    weight = 1 / (size[of] * len(size))
 
-    def share(anatomy: Anatomy, head: Head) -> float:
-        return float(weight @ (_answers(anatomy, head, features, cut, _Some(x, held)) == y[held]))
+    def share(anatomy: Anatomy, head: Head) -> tuple[float, float]:
+        return share_of_takes(_answers(anatomy, head, features, cut, _Some(x, held)) == y[held], takes[held])
 
-    without = share(anatomy, head)
-    error = float(np.sqrt(max(without * (1 - without), 0.25 / len(size)) / len(size)))
+    without, error = share(anatomy, head)
     if without + error >= 1:
         return False, without, without
     some = rng.permutation(known)[:TRIED]
-    having = share(*trained(anatomy, features, head, cut, _Some(x, some), y[some], rng, tick))
+    having, _ = share(*trained(anatomy, features, head, cut, _Some(x, some), y[some], rng, tick))
     return having > without + error, without, having
 
 
 def _answers(anatomy: Anatomy, head: Head, features: str, cut: str, x: Arrays) -> Ints:
     fresh, theta, _ = split.rest(anatomy, cut, 1.0, features, head)
-    with tempfile.TemporaryDirectory() as folder:
-        from deco_runtime.engines._sessions import SessionEngine
-
-        file = Path(folder) / "predict.onnx"
-        onnx.save_model(graphs.predict(fresh()), file)
-        engine = SessionEngine("fine-tuning", {"predict": file})
+    with _engine("predict", graphs.predict(fresh())) as engine:
         parts = np.array_split(np.arange(len(x)), -(-len(x) // BATCH))
         found: Ints = np.concatenate([engine.predict(theta, x[part])[0].argmax(axis=1) for part in parts])
         return found
+
+
+@contextmanager
+def _engine(graph: str, model: onnx.ModelProto) -> Iterator[Engine]:
+    """An engine with this graph alone."""
+    from deco_runtime.engines._sessions import SessionEngine
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{graph}.onnx"
+        onnx.save_model(model, file)
+        yield SessionEngine("fine-tuning", {graph: file})
 
 
 class _Some:

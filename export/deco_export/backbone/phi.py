@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 import onnx
-from deco_runtime.learning.prior import answered, folds
+from deco_runtime.learning.prior import answered, folds, share_of_takes
 from deco_runtime.learning.regression import PENALTY
 from deco_runtime.types import Floats, Ints
 
@@ -45,13 +45,12 @@ def layers(
         centred /= np.float32(max(float(np.sqrt(np.mean(centred**2) * centred.shape[1])), 1e-12))
         grams[name] = centred @ centred.T
     rows = [names[first:last] for first, last in combinations(range(len(names) + 1), 2)]
-    right = {tuple(row): answered(np.sum([grams[name] for name in row], axis=0), y, fold, PENALTY) for row in rows}
-    judged = fold >= 0
-    _, of, size = np.unique(takes[judged], return_inverse=True, return_counts=True)
-    weight = 1 / (size[of] * len(size))
-    scores = {row: float(weight @ answers[judged]) for row, answers in right.items()}
-    best = max(scores.values())
-    error = float(np.sqrt(max(best * (1 - best), 0.25 / len(size)) / len(size)))
+    judged, found = fold >= 0, dict[tuple[str, ...], tuple[float, float]]()
+    for row in rows:
+        right = answered(np.sum([grams[name] for name in row], axis=0), y, fold, PENALTY)
+        found[tuple(row)] = share_of_takes(right[judged], takes[judged])
+    scores = {row: share for row, (share, _) in found.items()}
+    best, error = max(found.values())
     good = [row for row in scores if scores[row] >= best - WORSE * error]
     chosen = min(good, key=lambda row: (len(row), -scores[row]))
     return chosen, {" + ".join(row): round(score, 4) for row, score in scores.items()}

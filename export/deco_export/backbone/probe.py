@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deco_export.backbone.anatomy import Anatomy
 from deco_export.images import ImageSet, Inputs, asked, batches
 from deco_export.onnx_graph import IR_VERSION, OPSET, needed
+from deco_export.representation import run_batches
 
 MOST_VALUES = 4096
 """Of one map, pooled: with more, what is projected would be larger than the network."""
@@ -99,19 +100,14 @@ def run(
     model: onnx.ModelProto, images: ImageSet, preprocessing: Preprocessing, tick: Callable[[int, int], None]
 ) -> dict[str, Floats]:
     """All outputs of a model (n, …) for these images; tick is called with (done, n)."""
-    import onnxruntime
+    names, inputs = [output.name for output in model.graph.output], Inputs(images, preprocessing)
 
-    options = onnxruntime.SessionOptions()
-    options.enable_cpu_mem_arena = False  # it takes up to twice what it needs
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    outputs, inputs, done = session.get_outputs(), Inputs(images, preprocessing), 0
-    found = {each.name: np.empty((len(images), *each.shape[1:]), np.float32) for each in outputs}
-    for batch in batches(len(images), asked(preprocessing.size)):
-        for each, values in zip(outputs, session.run(None, {"x": inputs[batch]}), strict=True):
-            found[each.name][batch] = values
-        done = min(done + asked(preprocessing.size), len(images))
-        tick(done, len(images))
-    return found
+    def given() -> Iterator[Floats]:
+        for batch in batches(len(images), asked(preprocessing.size)):
+            yield inputs[batch]
+            tick(min(batch.stop, len(images)), len(images))
+
+    return dict(zip(names, run_batches(model, names, given(), len(images)), strict=True))
 
 
 class Seen:

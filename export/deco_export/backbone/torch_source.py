@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
-import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from deco_runtime.errors import ExportError, RuntimeMissingError, UsageError, fi
 from torch import nn
 
 from deco_export.backbone.pictures import SIDE, Pictures, of_timm
-from deco_export.onnx_graph import OPSET
+from deco_export.tracing import FREE, written
 
 
 def make(name: str, weights: Path | None, side: int | None) -> tuple[onnx.ModelProto, Pictures]:
@@ -118,27 +116,9 @@ def _state(file: Path) -> dict[str, torch.Tensor]:
 
 
 def _exported(module: nn.Module, side: int) -> onnx.ModelProto:
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     parameters = inspect.signature(module.forward).parameters
-    shapes = ({0: torch.export.Dim("N", min=1)}, *({} for _ in ()))
     if len([p for p in parameters.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]) > 1:
         raise ExportError("expected a network that takes pictures alone, but it wants more than one input; wrap it")
-    try:
-        with warnings.catch_warnings(), torch.inference_mode():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                module,
-                (torch.zeros(2, 3, side, side),),
-                dynamo=True,
-                opset_version=OPSET,
-                optimize=True,
-                verbose=False,
-                dynamic_shapes=shapes,
-            )
-    except Exception as error:  # whatever the exporter raises, the user needs one sentence
-        raise ExportError(
-            "expected a network that torch.onnx can export with a free batch size, but it failed with: "
-            f"{first_line(error)}; write it as an ONNX file yourself and give that"
-        ) from error
-    model: onnx.ModelProto = program.model_proto
-    return model
+    advice = "; write it as an ONNX file yourself and give that"
+    with torch.inference_mode():
+        return written(module, (torch.zeros(2, 3, side, side),), (FREE,), "a network", advice)

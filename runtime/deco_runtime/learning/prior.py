@@ -41,12 +41,17 @@ def prior(phi: Floats, y: Ints, takes: Ints) -> float:
         return PRIORS[0]  # no take can be held out
     centred = phi - phi.mean(axis=0)
     gram = centred @ centred.T
-    _, of, size = np.unique(takes[fold >= 0], return_inverse=True, return_counts=True)
-    weight = 1 / (size[of] * len(size))
-    shares = [float(weight @ answered(gram, y, fold, PENALTY + each)[fold >= 0]) for each in PRIORS]
-    best = int(np.argmax(shares))
-    error = np.sqrt(max(shares[0] * (1 - shares[0]), 0.25 / len(size)) / len(size))
-    return PRIORS[best] if shares[best] > shares[0] + error else PRIORS[0]
+    held = fold >= 0
+    found = [share_of_takes(answered(gram, y, fold, PENALTY + each)[held], takes[held]) for each in PRIORS]
+    (first, error), best = found[0], max(range(len(PRIORS)), key=lambda each: found[each][0])
+    return PRIORS[best] if found[best][0] > first + error else PRIORS[0]
+
+
+def share_of_takes(right: Bools, takes: Ints) -> tuple[float, float]:
+    """The share of right answers (n,), each of the takes (n,) counting alike; and its standard error."""
+    _, of, size = np.unique(takes, return_inverse=True, return_counts=True)
+    share = float((1 / (size[of] * len(size))) @ right)
+    return share, float(np.sqrt(max(share * (1 - share), 0.25 / len(size)) / len(size)))
 
 
 def answered(gram: Floats, y: Ints, fold: Ints, penalty: float) -> Bools:

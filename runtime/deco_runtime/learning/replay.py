@@ -58,17 +58,19 @@ class ReplayLearner(Learner):
         return seen_once(images, self.observe, self._answer_in_parts) if self.latents else super().answers_on(images)
 
     def _answer_in_parts(self, model: Floats, observed: Observed) -> Floats:
-        x = observed["x"]
-        parts = [self.engine.predict(model, x[start : start + BATCH])[0] for start in range(0, len(x), BATCH)]
-        return np.concatenate(parts)
+        return self._logits(model, observed["x"], lambda: None)
+
+    def _logits(self, model: Floats, x: Floats, check: Check) -> Floats:
+        """(n, K) for x (n, …), some at a time."""
+        found = []
+        for start in range(0, len(x), BATCH):
+            check()
+            found.append(self.engine.predict(model, x[start : start + BATCH])[0])
+        return np.concatenate(found)
 
     def answer(self, model: Floats, observed: Observed) -> Floats:
         return self.engine.predict(model, observed["x"])[0]
 
     def evaluate_memory(self, model: Floats, memory: CondensedBuffer, check: Check) -> tuple[Floats, Ints]:
         """The buffer's images, and what they stand for."""
-        found = []
-        for start in range(0, len(memory.x_syn), BATCH):
-            check()
-            found.append(self.engine.predict(model, memory.x_syn[start : start + BATCH])[0])
-        return np.concatenate(found), memory.y_syn
+        return self._logits(model, memory.x_syn, check), memory.y_syn
