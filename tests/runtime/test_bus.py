@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from deco_runtime.learning.reports import SegmentReport
 from deco_runtime.telemetry import happenings as happened
@@ -17,8 +18,9 @@ from deco_runtime.telemetry.bus import Bus, Hears, Listener
 from deco_runtime.telemetry.event_log import EventLog
 from deco_runtime.telemetry.outlet import MOST_BYTES, Outlet
 from deco_runtime.telemetry.terminal_view import View
+from deco_runtime.types import Frame
 
-FRAME, OVER = happened.FramePredicted("cat", 0.9), happened.PauseOver(4)
+FRAME, OVER = happened.FramePredicted("cat", 0.9, Frame(np.zeros((2, 2, 3), np.uint8), 0.0), {}), happened.PauseOver(4)
 SCORED = happened.ModelScored("before", 0, 0.75, 0.5, 40)
 
 

@@ -18,7 +18,7 @@ import pytest
 from deco_runtime.telemetry import happenings as happened
 from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.systemd import Notifier
-from deco_runtime.types import Notice
+from deco_runtime.types import Frame, Notice
 from mjpeg_server import mjpeg_server
 from processes import started
 
@@ -153,7 +153,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-PREDICTED, STEPPED, ENDING = happened.FramePredicted("cat", 0.9), happened.Stepped(), happened.RunEnding()
+PREDICTED = happened.FramePredicted("cat", 0.9, Frame(np.zeros((2, 2, 3), np.uint8), 0.0), {})
+STEPPED, ENDING = happened.Stepped(), happened.RunEnding()
 WELL = "0 segments, 0 updates; predicting"
 
 

@@ -62,7 +62,7 @@ def run(bundle: Bundle, state: Path, monkeypatch: pytest.MonkeyPatch, **options:
     and the summary."""
     engine = Counting(open_engine(bundle, "portable"))
     monkeypatch.setattr(assemble, "open_engine", lambda *arguments: engine)
-    usual = {"recipe": "deco+", "settings": (f"segment={SIZE}",), "learn": True, "guard": True, **options}
+    usual = {"recipe": "deco+", "settings": (f"segment={SIZE}",), "guard": True, **options}
     asked = Options(
         bundle=bundle.path, state=state, engine="portable", precision="fp32", max_segments=SEGMENTS, test=None, stc=1,
         seed=0, events=None, save_every=0, **usual,
@@ -115,7 +115,7 @@ def test_the_guard_represents_each_of_its_images_once_whatever_it_judges(
 def test_plain_inference_predicts_each_frame_once_and_calls_nothing_else(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, summary = run(bundle, tmp_path / "none", monkeypatch, learn=False)
+    engine, summary = run(bundle, tmp_path / "none", monkeypatch, no_learn=True)
     assert (summary["segments"], summary["retrains"]) == (SEGMENTS, 0)
     assert engine.given.keys() == {"encode", "predict"}
     for found, expected in zip(engine.given["predict"], frames(bundle), strict=True):

@@ -55,7 +55,7 @@ class Options:
     seed: int
     events: Path | None
     save_every: int
-    learn: bool
+    no_learn: bool = False
     guard: bool = True
     order: sources.Order = "stc"
     labels: Path | None = None
@@ -76,13 +76,13 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     check_method(bundle.preprocessing.method)
     kind = registry.learner(options.recipe or bundle.recipe.name)
     recipe = override(kind.RECIPE, options.settings)
-    if not options.learn:
+    if options.no_learn:
         kind, recipe = Frozen, replace(Frozen.RECIPE, segment=recipe.segment)
     whole = options.bundle.resolve()
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
-    unwritable, unlocked = states.hold(directory) if options.learn else (None, None)
+    unwritable, unlocked = states.hold(directory) if not options.no_learn else (None, None)
     name, choice = options.engine, None
-    if name == "auto" and options.learn:  # predictions alone are not worth the seconds of a timing
+    if name == "auto" and not options.no_learn:  # predictions alone are not worth the seconds of a timing
         name, choice = fastest(bundle, directory, kind.GRAPH, options.precision)
     engine = open_engine(bundle, name, options.precision)
     kind.check_engine(bundle, engine, recipe)
@@ -97,7 +97,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     bus.add(Notifier())
     learner = kind.open(bundle, engine, recipe, np.random.default_rng(options.seed))
     guarded, restored, passed_over = Unguarded(learner), None, None
-    if options.learn:
+    if not options.no_learn:
         if options.guard:
             guarded, note = open_guard(bundle, learner)
             if note:
@@ -156,7 +156,7 @@ def open_guard(bundle: Bundle, learner: Learner) -> tuple[Guarded, str | None]:
 def _scorer(options: Options, source_name: str, source: sources.FrameSource, bundle: Bundle, bus: Bus) -> Scorer | None:
     """For `--test`, or for `--demo` the bundle's own test images."""
     if options.test is not None:
-        streamed = source.fingerprints() if options.learn else frozenset()
+        streamed = source.fingerprints() if not options.no_learn else frozenset()
         pixels, labels, note = read_test_folder(options.test, bundle, streamed)
         if note:
             bus.emit(Said(note, "note"))

@@ -70,7 +70,7 @@ class Run(Stream):
         self._report = Reporter(bundle.classes, source, bus, self._tally)
         self._retrains_before = self.learner.retrains
         self._first_prediction: float | None = None
-        self._grabbed = 0.0
+        self._frame: Frame | None = None
         self._worker: Worker | None = None
 
     def go(self, behind: Place = START) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Run(Stream):
                 if frame.action == "lost":
                     self.segmenter.cut()
                 continue
-            self._grabbed = frame.time
+            self._frame = frame
             x = preprocess(frame.pixels, self.bundle.preprocessing)
             self.see(x[None], np.array([-1 if frame.label is None else frame.label]), frame.fault is not None)
             if self._max_segments is not None and self._tally.segments >= self._max_segments:
@@ -169,21 +169,20 @@ class Run(Stream):
 
     def predicted(self, observed: Observed, pseudo: Ints, confidence: Floats, labels: Ints) -> None:
         """One frame."""
+        assert self._frame is not None
         unknown, label = float(self.learner.strangeness(observed)[0]), int(labels[0])
         strange = unknown > 0.5
         if self._first_prediction is None:
             self._first_prediction = time.monotonic() - self._started
         self._tally.frames += 1
         if self.source.live:
-            self._tally.ages.append(time.monotonic() - self._grabbed)
+            self._tally.ages.append(time.monotonic() - self._frame.time)
         if label >= 0:
             self._tally.known += 1
             self._tally.right += int(pseudo[0] == label and not strange)
         self._tally.unknown += int(strange)
-        if strange:
-            self._report.predicted(None, unknown)
-        else:
-            self._report.predicted(int(pseudo[0]), float(confidence[0]))
+        answer = (None, unknown) if strange else (int(pseudo[0]), float(confidence[0]))
+        self._report.predicted(*answer, self._frame, observed)
 
     def gathered(self, segment: Segment) -> None:
         """Learn it, at once from a replayed source, or in the learner's thread unless that is busy."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deco_runtime.learning.reports import RetrainReport, SegmentReport, Verdict
-from deco_runtime.types import Notice
+from deco_runtime.types import Frame, Notice, Observed
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,13 @@ class SourceEnded:
 
 @dataclass(frozen=True)
 class FramePredicted:
-    """label: the answer, None for "none of the classes". confidence: how likely it is so."""
+    """label: the answer, None for "none of the classes". confidence: how likely it is so. frame: the picture, and when
+    it was taken. observed: what the learner saw in it, name → (1, …)."""
 
     label: str | None
     confidence: float
+    frame: Frame
+    observed: Observed
 
 
 # --- what is learned

@@ -14,7 +14,7 @@ from deco_runtime.learning.reports import RetrainReport, SegmentReport
 from deco_runtime.sources import FrameSource
 from deco_runtime.telemetry import happenings as happened
 from deco_runtime.telemetry.bus import Bus
-from deco_runtime.types import Notice, Segment
+from deco_runtime.types import Frame, Notice, Observed, Segment
 
 
 @dataclass
@@ -94,9 +94,10 @@ class Reporter:
         """What a live source says of itself."""
         self._bus.emit(happened.SourceNotice(self._source.name, notice))
 
-    def predicted(self, label: int | None, confidence: float) -> None:
+    def predicted(self, label: int | None, confidence: float, frame: Frame, observed: Observed) -> None:
         """The answer to a frame: a class, or None for none of them."""
-        self._bus.emit(happened.FramePredicted(None if label is None else self._classes[label], confidence))
+        name = None if label is None else self._classes[label]
+        self._bus.emit(happened.FramePredicted(name, confidence, frame, observed))
 
     def doing(self, what: str, step: int = 0, steps: int = 0, pause: int = 0) -> None:
         """See `happenings.Doing`."""
