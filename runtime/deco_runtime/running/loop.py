@@ -181,8 +181,8 @@ class Run(Stream):
             self._tally.known += 1
             self._tally.right += int(pseudo[0] == label and not strange)
         self._tally.unknown += int(strange)
-        answer = (None, unknown) if strange else (int(pseudo[0]), float(confidence[0]))
-        self._report.predicted(*answer, self._frame, observed)
+        answer, sure = (None, unknown) if strange else (int(pseudo[0]), float(confidence[0]))
+        self._report.predicted(answer, sure, self._frame, observed)
 
     def gathered(self, segment: Segment) -> None:
         """Learn it, at once from a replayed source, or in the learner's thread unless that is busy."""
