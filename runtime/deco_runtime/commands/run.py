@@ -51,6 +51,7 @@ object.
 deco-run --bundle digits-bundle --demo                    the stream inside the bundle
 deco-run --bundle bundle --camera 0 --events events.jsonl
 deco-run --bundle bundle --images photos --test others    a labelled folder as a stream, scored on another
+deco-run teach --help                                     corrections and new classes, also while a run goes on
 deco-run install-service --help                           a systemd service, from boot to shutdown
 """
 
@@ -101,7 +102,10 @@ def deco_run(**values: Any) -> int:
     return 0
 
 
-SUBCOMMANDS = {"install-service": "install_service:install_service"}
+SUBCOMMANDS = {
+    "install-service": "install_service:install_service",
+    "teach": "teach:teach",
+}
 """By name, the module here and the click command in it."""
 
 

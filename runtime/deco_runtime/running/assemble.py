@@ -25,8 +25,11 @@ from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.recipe import override
 from deco_runtime.preprocess import check_method
 from deco_runtime.running.autosave import Saver
+from deco_runtime.running.control import Control
+from deco_runtime.running.door import Door
 from deco_runtime.running.limits import Limits, Resources
 from deco_runtime.running.loop import Run
+from deco_runtime.running.recent import Recent
 from deco_runtime.running.resume import START, Place
 from deco_runtime.running.scoring import Scorer, normalised, read_test_folder
 from deco_runtime.storage import state as states
@@ -105,8 +108,9 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         restored, passed_over = states.load(directory, bundle, guarded)
         found = restored is not None
         bus.emit(StateFound(directory, found, learner.segments, learner.retrains, passed_over, unwritable))
+    names = bundle.classes + learner.taught.classes
     request = sources.SourceRequest(
-        classes=bundle.classes,
+        classes=names,
         size=bundle.preprocessing.size,
         stc=options.stc,
         seed=options.seed,
@@ -122,11 +126,13 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
     if restored and not source.live and restored.source == redact(source.name) and restored.position:
         behind = Place(restored.position, restored.digest)
         bus.emit(PlaceFound(source.name, behind.frames))
-    scorer = _scorer(options, source_name, source, bundle, bus)
+    scorer = _scorer(options, source_name, source, bundle, names, bus)
     if not behind.frames:
         learner.interrupted()  # another stream, or the same one after a while
     if isinstance(guarded, Guarded) and restored is not None and "guard" not in restored.values:
         bus.emit(StateJudged(learner.retrains, guarded.vet()))  # what was learned without a guard
+    recent = Recent()
+    bus.add(recent)
     saver = Saver(directory, bundle, options.save_every, bus, bool(unwritable), None if passed_over else restored)
     run = Run(
         *(bundle, engine, source, guarded, saver, scorer, Resources(options.limits, bus), bus),
@@ -134,6 +140,9 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         started=started,
         reopen=reopen,
     )
+    control = Control(run, directory, recent)
+    if not options.no_learn and not unwritable:
+        bus.add(Door(directory, control, bus))
     return run, behind
 
 
@@ -153,11 +162,18 @@ def open_guard(bundle: Bundle, learner: Learner) -> tuple[Guarded, str | None]:
     return Guarded(learner, labelled), note
 
 
-def _scorer(options: Options, source_name: str, source: sources.FrameSource, bundle: Bundle, bus: Bus) -> Scorer | None:
+def _scorer(
+    options: Options,
+    source_name: str,
+    source: sources.FrameSource,
+    bundle: Bundle,
+    names: tuple[str, ...],
+    bus: Bus,
+) -> Scorer | None:
     """For `--test`, or for `--demo` the bundle's own test images."""
     if options.test is not None:
         streamed = source.fingerprints() if not options.no_learn else frozenset()
-        pixels, labels, note = read_test_folder(options.test, bundle, streamed)
+        pixels, labels, note = read_test_folder(options.test, bundle, names, streamed)
         if note:
             bus.emit(Said(note, "note"))
         return Scorer(bundle.preprocessing, pixels, labels)

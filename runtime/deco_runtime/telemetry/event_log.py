@@ -68,6 +68,11 @@ class EventLog(Listener):
             happened.ModelScored: self._model_scored,
             happened.StateSaved: self._state_saved,
             happened.SaveRefused: lambda event: self.write("save", ok=False, reason=event.reason),
+            happened.ClassTaught: self._class_taught,
+            happened.TeachingUndone: lambda event: self.write("teach", action="undone", teachings=event.teachings),
+            happened.LearningHeld: lambda event: self.write("hold", held=event.held),
+            happened.WentBack: lambda event: self.write("back", to=event.to, segments=event.segments),
+            happened.AnswersJudged: lambda event: self.write("judged", **vars(event)),
             happened.ResourcesPaused: self._resources_paused,
             happened.ResourcesResumed: self._resources_resumed,
         }
@@ -184,6 +189,17 @@ class EventLog(Listener):
             deployed=event.deployed,
             frozen=event.frozen,
             images=event.images,
+        )
+
+    def _class_taught(self, event: happened.ClassTaught) -> None:
+        self.write(
+            "teach",
+            action="refused" if event.refused else "taught",
+            name=event.name,
+            frames=event.frames,
+            new=event.new,
+            reason=event.refused,
+            teachings=event.teachings,
         )
 
     def _state_saved(self, event: happened.StateSaved) -> None:

@@ -205,6 +205,54 @@ class ModelScored:
     images: int
 
 
+# --- what people said
+
+
+@dataclass(frozen=True)
+class ClassTaught:
+    """People said that so many frames show a class. new: the bundle lacks it. refused: why the guard did not take it, a
+    clause; None when it is learned. classes: all there are now. teachings: that are not undone."""
+
+    name: str
+    frames: int
+    new: bool
+    refused: str | None
+    classes: tuple[str, ...]
+    teachings: int
+
+
+@dataclass(frozen=True)
+class TeachingUndone:
+    """The last teaching was taken back. classes, teachings: as of ClassTaught."""
+
+    classes: tuple[str, ...]
+    teachings: int
+
+
+@dataclass(frozen=True)
+class LearningHeld:
+    """People had learning wait, or go on."""
+
+    held: bool
+
+
+@dataclass(frozen=True)
+class WentBack:
+    """People had what was learned go back, to: "saved", "previous" or "start"; there it has so many segments."""
+
+    to: str
+    segments: int
+
+
+@dataclass(frozen=True)
+class AnswersJudged:
+    """People said of so many frames, answered as `answer` (None for none of the classes), whether that is right."""
+
+    answer: str | None
+    right: bool
+    frames: int
+
+
 # --- what is kept
 
 

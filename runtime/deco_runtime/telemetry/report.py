@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.reports import RetrainReport, SegmentReport
+from deco_runtime.learning.taught import NONE
 from deco_runtime.sources import FrameSource
 from deco_runtime.telemetry import happenings as happened
 from deco_runtime.telemetry.bus import Bus
@@ -54,8 +56,9 @@ class Tally:
 class Reporter:
     """Emits what happens in the loop, with the names and counts that belong to it."""
 
-    def __init__(self, classes: tuple[str, ...], source: FrameSource, bus: Bus, tally: Tally) -> None:
-        self._classes, self._source, self._bus, self._tally = classes, source, bus, tally
+    def __init__(self, names: Callable[[], tuple[str, ...]], source: FrameSource, bus: Bus, tally: Tally) -> None:
+        """names: gives those of the classes there are now."""
+        self._names, self._source, self._bus, self._tally = names, source, bus, tally
         self._ending = False
 
     def opened(self, skipped: int) -> None:
@@ -96,8 +99,13 @@ class Reporter:
 
     def predicted(self, label: int | None, confidence: float, frame: Frame, observed: Observed) -> None:
         """The answer to a frame: a class, or None for none of them."""
-        name = None if label is None else self._classes[label]
+        name = None if label is None else self._name(label)
         self._bus.emit(happened.FramePredicted(name, confidence, frame, observed))
+
+    def _name(self, label: int) -> str:
+        """Of a class; one that was taken back a moment ago has none."""
+        names = self._names()
+        return names[label] if label < len(names) else NONE
 
     def doing(self, what: str, step: int = 0, steps: int = 0, pause: int = 0) -> None:
         """See `happenings.Doing`."""
@@ -110,7 +118,7 @@ class Reporter:
     def segment(self, number: int, segment: Segment, report: SegmentReport | None) -> None:
         """A segment was gathered and, with a report, learned."""
         tally, source = self._tally, self._source
-        count = np.bincount(segment.pseudo, minlength=len(self._classes))
+        count = np.bincount(segment.pseudo)
         self._bus.emit(
             happened.SegmentLearned(
                 number=number,
@@ -120,9 +128,9 @@ class Reporter:
                 dropped_segments=tally.dropped_segments,
                 frame_age_ms=tally.age_ms(),
                 unknown_frames=tally.unknown,
-                votes={self._classes[int(c)]: int(count[c]) for c in np.flatnonzero(count)},
+                votes={self._name(int(c)): int(count[c]) for c in np.flatnonzero(count)},
                 stream_accuracy=tally.stream_accuracy,
-                active=[self._classes[c] for c in report.active] if report else [],
+                active=[self._name(c) for c in report.active] if report else [],
                 report=report,
             )
         )
