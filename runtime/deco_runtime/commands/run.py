@@ -18,6 +18,7 @@ import click
 from deco_runtime import sources
 from deco_runtime.commands.run_options import options
 from deco_runtime.commands.terminal import exit_with, interrupted, on_signals
+from deco_runtime.commands.view_options import views
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.running.limits import Limits
 from deco_runtime.telemetry.console import tell
@@ -79,7 +80,8 @@ def deco_run(**values: Any) -> int:
 
     limits = Limits(values["cpu_share"], values["memory_limit"], values["max_temperature"])
     known = {field.name for field in fields(Options)}
-    asked = Options(**{key: value for key, value in values.items() if key in known}, limits=limits)
+    looked = tuple(views(1, values["roi"], values["rotate"], values["every"]))
+    asked = Options(**{key: value for key, value in values.items() if key in known}, limits=limits, views=looked)
     run, behind = prepare(asked, *given.popitem(), started=STARTED)
     # A handler interrupts the main thread anywhere, also where it holds the lock of an Event; this queue has none.
     wanted: queue.SimpleQueue[int] = queue.SimpleQueue()

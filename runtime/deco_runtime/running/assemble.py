@@ -29,6 +29,7 @@ from deco_runtime.running.limits import Limits, Resources
 from deco_runtime.running.loop import Run
 from deco_runtime.running.resume import START, Place
 from deco_runtime.running.scoring import Scorer, normalised, read_test_folder
+from deco_runtime.sources import view
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.telemetry.bus import Bus
@@ -41,7 +42,8 @@ from deco_runtime.telemetry.terminal_view import View
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked of a run; see `deco-run --help`. recipe: None for the bundle's."""
+    """What the user asked of a run; see `deco-run --help`. recipe: None for the bundle's. views: how each source is
+    looked at."""
 
     bundle: Path
     state: Path | None
@@ -61,6 +63,7 @@ class Options:
     labels: Path | None = None
     threads: int | None = None
     limits: Limits = field(default_factory=Limits)
+    views: tuple[view.View, ...] = (view.WHOLE,)
 
 
 def prepare(options: Options, source_name: str, source_value: Any, started: float) -> tuple[Run, Place]:
@@ -114,6 +117,7 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         bundle=bundle.root,
         order=options.order,
         labels=options.labels,
+        view=options.views[0],
     )
     reopen: Callable[[], sources.FrameSource] = partial(
         sources.discover()[source_name].open_source, source_value, request

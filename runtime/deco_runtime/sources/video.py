@@ -30,7 +30,7 @@ def open_source(value: str, request: SourceRequest) -> FrameSource:
     from deco_runtime.sources import _labels, _live, _playback  # imports cv2, which `--help` must not need
 
     if "://" in value:
-        return _live.open_url(value)
+        return _live.open_url(value, view=request.view)
     path = Path(value)
     if not os.path.exists(path):  # Path.exists raises for a name that is too long
         raise SourceError(
@@ -41,5 +41,5 @@ def open_source(value: str, request: SourceRequest) -> FrameSource:
             f"expected a video file, found that {path} is no file: use --camera for a camera, --images for a folder"
         )
     if request.labels is None:
-        return _playback.open_file(path)
-    return _playback.open_file(path, _labels.read_labels(request.labels, request.classes))
+        return _playback.open_file(path, view=request.view)
+    return _playback.open_file(path, _labels.read_labels(request.labels, request.classes), request.view)
