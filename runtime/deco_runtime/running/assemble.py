@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from deco_runtime.running.loop import Run
 from deco_runtime.running.resume import START, Place
 from deco_runtime.running.scoring import Scorer, normalised, read_test_folder
 from deco_runtime.sources import view
+from deco_runtime.sources.together import open_together
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.telemetry.bus import Bus
@@ -66,10 +67,11 @@ class Options:
     views: tuple[view.View, ...] = (view.WHOLE,)
 
 
-def prepare(options: Options, source_name: str, source_value: Any, started: float) -> tuple[Run, Place]:
+def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) -> tuple[Run, Place]:
     """A run that is ready to go, and the place in its source that the learned state was at.
 
-    source_name, source_value: the source option given and its value. started: monotonic time the program began.
+    given: the source options and their values; several are live, and learned from at once. started: monotonic
+    time the program began.
     Raises the DecoError of whatever cannot be used.
     """
     if options.threads is not None:
@@ -117,16 +119,17 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         bundle=bundle.root,
         order=options.order,
         labels=options.labels,
-        view=options.views[0],
     )
-    reopen: Callable[[], sources.FrameSource] = partial(
-        sources.discover()[source_name].open_source, source_value, request
-    )
+    openers: list[Callable[[], sources.FrameSource]] = [
+        partial(sources.discover()[name].open_source, value, replace(request, view=seen))
+        for (name, value), seen in zip(given, options.views, strict=True)
+    ]
+    reopen = openers[0] if len(openers) == 1 else partial(open_together, openers)
     source, behind = reopen(), START
     if restored and not source.live and restored.source == redact(source.name) and restored.position:
         behind = Place(restored.position, restored.digest)
         bus.emit(PlaceFound(source.name, behind.frames))
-    scorer = _scorer(options, source_name, source, bundle, bus)
+    scorer = _scorer(options, given[0][0], source, bundle, bus)
     if not behind.frames:
         learner.interrupted()  # another stream, or the same one after a while
     if isinstance(guarded, Guarded) and restored is not None and "guard" not in restored.values:

@@ -5,6 +5,10 @@ Every module here that has an OPTION is a source. It defines
     OPTION: click.Option                                             how the command line asks for it
     open_source(value: Any, request: SourceRequest) -> FrameSource   value: what the user gave to OPTION
 
+and, if it can be one of several that are learned from at once,
+
+    is_live(value: Any) -> bool                                      whether it is a stream that does not wait
+
 and imports cv2 inside functions only, so that `--help` works on a machine without OpenCV. A live source is a
 `_live.Live` around a function that opens the device, which is called in a process of its own. Every source shows its
 pictures as `request.view` has it, and only those that it takes.

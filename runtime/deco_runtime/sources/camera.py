@@ -12,12 +12,19 @@ from deco_runtime.sources import FrameSource, SourceRequest
 
 OPTION = click.Option(
     ["--camera"],
+    multiple=True,
     metavar="INDEX|DEVICE|URL|picamera2",
     help="Learn from a camera at this machine: 0 for the first one, its device such as /dev/video0, or a name below "
     "/dev/v4l/by-id, which stays the same when cameras are plugged in another order; picamera2 for a Raspberry Pi's "
     "own camera. `v4l2-ctl --list-devices` lists them. A URL is taken as by --video. Frames that arrive while the "
-    "device is busy are dropped and counted; a camera that is lost is tried again until it is back.",
+    "device is busy are dropped and counted; a camera that is lost is tried again until it is back. Given more than "
+    "once, or beside --video URL, all of them teach one learner, each with segments of its own.",
 )
+
+
+def is_live(value: str) -> bool:
+    """Whether it can be one of several sources."""
+    return True
 
 
 def open_source(value: str, request: SourceRequest) -> FrameSource:
