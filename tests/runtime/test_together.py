@@ -23,6 +23,7 @@ from deco_runtime.errors import SourceError
 from deco_runtime.learning import registry
 from deco_runtime.learning.learner import Learner
 from deco_runtime.preprocess import preprocess
+from deco_runtime.running.learner_thread import Worker
 from deco_runtime.running.scenes import Scenes
 from deco_runtime.sources import _live
 from deco_runtime.sources.together import Together, open_together, stream_names
@@ -283,6 +284,39 @@ def test_a_scene_goes_on_with_its_own_stream_and_is_not_saved(bundle_path: Path)
                 assert found is not None
                 np.testing.assert_array_equal(found, alone.scene)
         assert "scene" in alone.arrays()
+
+
+def test_a_segment_of_each_stream_may_wait_for_the_learner() -> None:
+    """Those of cameras with the same pace are complete at the same time."""
+    learned: list[tuple[int, int]] = []
+    busy, go = threading.Event(), threading.Event()
+
+    def work(segment: Segment) -> None:
+        learned.append((segment.stream, int(segment.pseudo[0])))
+        busy.set()
+        assert go.wait(10)
+
+    def segment(stream: int, number: int) -> Segment:
+        return Segment({}, np.array([number]), np.ones(1, np.float32), np.array([-1]), stream=stream)
+
+    for streams, taken, refused in ((1, [(0, 1), (0, 2)], [(0, 3), (0, 4)]), (3, [(0, 1), (0, 2), (1, 3)], [(0, 4)])):
+        learned.clear()
+        busy.clear()
+        go.clear()
+        worker = Worker(work, streams)
+        for number, (each, wanted) in enumerate([*((t, True) for t in taken), *((r, False) for r in refused)]):
+            assert worker.offer(segment(*each)) is wanted
+            if number == 0:
+                assert busy.wait(10)
+        if streams > 1:
+            assert worker.offer(segment(2, 5))
+            assert not worker.offer(segment(2, 6))
+        go.set()
+        worker.drain()
+        assert learned == [*taken, *([(2, 5)] if streams > 1 else [])]
+        assert worker.offer(segment(0, 7))
+        worker.drain()
+        worker.end()
 
 
 # --- runs

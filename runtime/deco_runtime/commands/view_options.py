@@ -61,6 +61,16 @@ def views(sources: int, roi: Sequence[Roi], rotate: Sequence[str], every: int) -
     return [View(_of(roi, i, None), _degrees(_of(rotate, i, "0")), every) for i in range(sources)]
 
 
+def words(order: Sequence[int], roi: Sequence[Roi], rotate: Sequence[str], every: int) -> tuple[str, ...]:
+    """The options again as a command line has them, for sources in another order: place by place the number of the
+    source that they were given for. Raises UsageError."""
+    views(len(order), roi, rotate, every)  # raises
+    said = [("--roi", str(_of(roi, i, None))) for i in (order if len(roi) > 1 else range(len(roi)))]
+    said += [("--rotate", _of(rotate, i, None)) for i in (order if len(rotate) > 1 else range(len(rotate)))]
+    said += [("--every", str(every))] if every > 1 else []
+    return tuple(word for pair in said for word in pair)
+
+
 def _of(given: Sequence[Any], i: int, none: Any) -> Any:
     return none if not given else given[min(i, len(given) - 1)]
 

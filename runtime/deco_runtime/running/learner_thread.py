@@ -15,23 +15,29 @@ class Cancelled(Exception):  # noqa: N818  (not an error: the run was asked to s
 
 
 class Worker:
-    """Learns segments in a thread of its own: one in work, one waiting, no more.
+    """Learns segments in a thread of its own: one in work, one of each stream waiting, no more.
 
-    Drop policy: a segment offered while one is waiting is refused, and the caller counts it. The camera
-    never waits for the learner, and memory does not grow.
+    Drop policy: a segment offered while one of its stream is waiting is refused, and the caller counts it. The camera
+    never waits for the learner, and memory does not grow. Where only one of several streams could wait, those whose
+    segments are complete at the same time as another's would never be learned from.
     """
 
-    def __init__(self, work: Callable[[Segment], None]) -> None:
-        self._work = work
+    def __init__(self, work: Callable[[Segment], None], streams: int = 1) -> None:
+        self._work, self._several = work, streams > 1
+        self._streams: set[int] = set()  # of which a segment waits
         self._failure: BaseException | None = None
-        self._waiting: queue.Queue[Segment | None] = queue.Queue(maxsize=1)
+        self._waiting: queue.Queue[Segment | None] = queue.Queue(maxsize=streams)
         self._thread = threading.Thread(target=self._loop, name="learner", daemon=True)
         self._thread.start()
 
     def offer(self, segment: Segment) -> bool:
-        """Hand over a segment; False when one is waiting already. Raises what the learner raised, if it died."""
+        """Hand over a segment; False when one of its stream is waiting already. Raises what the learner raised, if it
+        died."""
         if self._failure is not None:
             raise self._failure
+        if self._several and segment.stream in self._streams:
+            return False
+        self._streams.add(segment.stream)
         try:
             self._waiting.put_nowait(segment)
         except queue.Full:
@@ -57,6 +63,7 @@ class Worker:
 
     def _loop(self) -> None:
         while (segment := self._waiting.get()) is not None:
+            self._streams.discard(segment.stream)
             try:
                 self._work(segment)
             except Cancelled:

@@ -70,7 +70,8 @@ class Run(Stream):
         self._scored_at = 0
         self._tally, self._seen, self._place = Tally(), Seen(), START
         self._report = Reporter(bundle.classes, source, bus, self._tally)
-        self._scenes = Scenes(self.learner, several=bool(stream_names(source)))
+        self._streams = max(1, len(stream_names(source)))
+        self._scenes = Scenes(self.learner, several=self._streams > 1)
         self._retrains_before = self.learner.retrains
         self._first_prediction: float | None = None
         self._frame: Frame | None = None
@@ -85,7 +86,7 @@ class Run(Stream):
         threading.Thread(target=self._close_when_stopped, name="closer", daemon=True).start()
         self._report.opened(behind.frames)
         if self.source.live:
-            self._worker = Worker(lambda segment: self._learn(segment, START))
+            self._worker = Worker(lambda segment: self._learn(segment, START), self._streams)
         finished = False
         try:
             self._score("before")

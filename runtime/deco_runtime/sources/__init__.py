@@ -77,7 +77,8 @@ class FrameSource(Protocol):
         width, height, fps, fourcc: what was opened, None where unknown; the size is that of what is seen of it. roi,
         rotate, every: of the view, where they change anything. stalls: waits in vain for a frame, or for the source to
         open. reconnects: times it came back. damaged: frames that could not be decoded, and were left out.
-        frozen_frames, black_frames: those that were predicted but not learned from.
+        frozen_frames, black_frames: those that were predicted but not learned from. streams: these figures of each of
+        several, see `together`.
         """
 
     def close(self) -> None:

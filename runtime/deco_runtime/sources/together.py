@@ -94,8 +94,11 @@ class Together:
         with self._change:
             self._closed = True
             self._change.notify_all()
-        for source in self._sources:
-            source.close()
+        closing = [threading.Thread(target=source.close) for source in self._sources]
+        for thread in closing:  # at once: one that hangs takes seconds
+            thread.start()
+        for thread in closing:
+            thread.join()
 
     def _follow(self, stream: int, source: FrameSource) -> None:
         """Hand over what a source delivers, until it ends or nobody takes it any more."""
