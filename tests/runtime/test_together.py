@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -27,13 +28,18 @@ from deco_runtime.running.learner_thread import Worker
 from deco_runtime.running.scenes import Scenes
 from deco_runtime.sources import _live
 from deco_runtime.sources.together import Together, open_together, stream_names
-from deco_runtime.sources.view import Roi, View
+from deco_runtime.sources.view import Roi
+from deco_runtime.sources.view import View as Looked
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import open_bundle
+from deco_runtime.telemetry import happenings as happened
+from deco_runtime.telemetry.bus import Bus
+from deco_runtime.telemetry.terminal_view import View
 from deco_runtime.types import Frame, Notice, Pixels, Segment
 from fake_engine import fresh
 from mjpeg_server import mjpeg_server
 from processes import events, started, wait_for
+from rich.console import Console
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +64,8 @@ def red(i: int) -> Pixels:
     return coloured(2, i)
 
 
-def together(*urls: str, view: View | None = None) -> Together:
-    seen = view or View()
+def together(*urls: str, view: Looked | None = None) -> Together:
+    seen = view or Looked()
     source = open_together([lambda url=url: _live.open_url(url, view=seen) for url in urls])  # type: ignore[misc]
     assert isinstance(source, Together)
     return source
@@ -240,7 +246,7 @@ def test_one_dies_and_comes_back_while_the_other_goes_on() -> None:
 
 def test_each_is_looked_at() -> None:
     with mjpeg_server(blue) as one, mjpeg_server(red) as two:
-        source = together(one, two, view=View(Roi.parse("0,0,30,20"), every=2))
+        source = together(one, two, view=Looked(Roi.parse("0,0,30,20"), every=2))
         frames = [item for item, _ in zip(source.frames(), range(20), strict=False) if isinstance(item, Frame)]
         source.close()
     assert {frame.pixels.shape for frame in frames} == {(20, 30, 3)}
@@ -317,6 +323,31 @@ def test_a_segment_of_each_stream_may_wait_for_the_learner() -> None:
         assert worker.offer(segment(0, 7))
         worker.drain()
         worker.end()
+
+
+def test_the_terminal_has_rows_for_each_stream() -> None:
+    def shown(*events: object) -> str:
+        view, out = View("test"), io.StringIO()
+        bus = Bus(view)
+        for event in events:
+            bus.emit(event)
+        Console(file=out, width=100).print(view._table())
+        return out.getvalue()
+
+    frame = Frame(blue(0), 0.0)
+    lost, back = Notice("lost"), Notice("reconnected")
+    several = shown(
+        happened.FramePredicted("cat", 0.9, frame, {}, "left_1"),
+        happened.FramePredicted(None, 0.6, frame, {}, "http://u:pw@right/"),
+        happened.SourceNotice("left_1", lost, "left_1"),
+        happened.SourceNotice("http://u:pw@right/", back, "http://u:pw@right/"),
+    )
+    rows = [line.strip("│ ").split("│") for line in several.splitlines()]
+    found = {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+    assert found["seeing, left_1"] == "cat (90%)"
+    assert found["seeing, http://***@right/"] == "unknown (60%)"
+    assert found["left_1"] == "lost, waiting for it"
+    assert found["http://***@right/"] == "back"
 
 
 # --- runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,6 +72,15 @@ def test_shares_are_rounded_to_the_nearest_pixel_and_hold_one_at_least(
     assert Roi.parse(str(roi)) == roi
     seen = View(roi).of(picture(width, height))
     np.testing.assert_array_equal(seen, picture(width, height)[top:bottom, left:right])
+
+
+@given(st.tuples(*[st.decimals(0, 1, places=9)] * 2), st.tuples(*[st.decimals("0.000000001", 1, places=9)] * 2))
+def test_shares_are_read_back_as_they_are_shown(place: tuple[Any, Any], size: tuple[Any, Any]) -> None:
+    """The capture process reads them so."""
+    size = tuple(min(share, 1 - start) for share, start in zip(size, place, strict=True))
+    if min(size) > 0:
+        roi = Roi(*map(Fraction, (*place, *size)), shares=True)
+        assert Roi.parse(str(roi)) == roi
 
 
 @given(st.one_of(st.none(), rectangles().map(lambda r: Roi(*map(Fraction, r)))), st.sampled_from(ROTATIONS), sides)

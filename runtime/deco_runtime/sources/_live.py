@@ -90,10 +90,12 @@ class Live:
 
     @property
     def dropped(self) -> int:
-        return self._dropped_before + (self._process.dropped if self._process else 0)
+        process = self._process  # another thread may be replacing it
+        return self._dropped_before + (process.dropped if process else 0)
 
     def figures(self) -> dict[str, Any]:
-        damaged = self._damaged_before + (self._process.damaged if self._process else 0)
+        process = self._process
+        damaged = self._damaged_before + (process.damaged if process else 0)
         counts = {"stalls": self._stalls, "reconnects": self._reconnects, "damaged": damaged}
         faults = {f"{fault}_frames": count for fault, count in self._inspector.counts.items()}
         return {**self._format, **self._view.figures(), **counts, **faults}

@@ -70,7 +70,7 @@ class Roi:
 
     def __str__(self) -> str:
         if self.shares:
-            return ",".join(f"{float(100 * value):.9g}%" for value in self._values)
+            return ",".join(f"{float(100 * value):.9f}".rstrip("0").rstrip(".") + "%" for value in self._values)
         return ",".join(str(int(value)) for value in self._values)
 
     @property
