@@ -30,7 +30,8 @@ def view_options() -> list[click.Option]:
             metavar="X,Y,W,H",
             help="Look only at this part of each picture, as it is after --rotate: X,Y is its upper left corner, W,H "
             "its width and height. Whole numbers are pixels; with a point or a percent sign in one of them, all are "
-            "shares of the picture, as in 25%,0,50%,100% or 0.25,0,0.5,1, and follow a camera that changes its size.",
+            "shares of the picture, as in 25%,0,50%,100% or 0.25,0,0.5,1, and follow a camera that changes its size. "
+            "Of several cameras --roi and --rotate are given once for all, or once for each in order.",
         ),
         click.Option(
             ["--rotate"],
