@@ -33,6 +33,8 @@ SLOW = {
     ),
     *("test_memory", "test_sweep", "test_export_cli", "test_representation", "test_graphs", "test_backbone"),
     "test_backbone_operators",
+    "test_view_sources",
+    "test_together",
 }
 """Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
 

@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from deco_runtime.commands.recipes import RecipeName
+from deco_runtime.commands.view_options import view_options, words
 from deco_runtime.errors import RuntimeMissingError, StateError, UsageError
 from deco_runtime.learning import registry
 from deco_runtime.sources.video import VARIABLE
@@ -31,7 +32,7 @@ MARK = "# Written by deco-run install-service"
 HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))
 """What the sandbox replaces by something empty; what is needed from there has to be bound into it."""
 
-_LOCAL = ("SupplementaryGroups=video", "DevicePolicy=closed", "DeviceAllow=char-video4linux rw", "PrivateNetwork=yes")
+_LOCAL = ("SupplementaryGroups=video", "DevicePolicy=closed", "DeviceAllow=char-video4linux rw")
 """For a camera of this machine: any, since one that is plugged in again may come back under another number."""
 
 
@@ -39,25 +40,32 @@ _LOCAL = ("SupplementaryGroups=video", "DevicePolicy=closed", "DeviceAllow=char-
 class Service:
     """What a unit depends on. All paths are absolute.
 
-    camera: a device, or a URL. secret: a file that keeps this URL, None where it holds no secret. state: None for
+    cameras: devices, and behind them URLs. secret: a file that keeps the URLs, None where they hold no secret. view:
+    options that say what of the pictures is looked at. state: None for
     systemd's own directory STATES/name. user: None for one that systemd makes up. recipe: None for the bundle's own.
     program: the interpreter. needed: further directories of the program that the sandbox would hide.
     """
 
     name: str
     bundle: Path
-    camera: str
+    cameras: tuple[str, ...]
     state: Path | None
     user: str | None
     recipe: str | None
     program: Path
     needed: tuple[Path, ...]
     secret: Path | None = None
+    view: tuple[str, ...] = ()
 
     @property
     def remote(self) -> bool:
-        """Whether the camera is somewhere in the network."""
-        return "://" in self.camera
+        """Whether a camera is somewhere in the network."""
+        return any(map(_is_remote, self.cameras))
+
+    @property
+    def local(self) -> bool:
+        """Whether a camera is at this machine."""
+        return not all(map(_is_remote, self.cameras))
 
 
 def word(text: str) -> str:
@@ -76,8 +84,12 @@ def unit(service: Service) -> str:
     bundle, remote, state = word(str(service.bundle)), service.remote, service.state
     arguments = ["-m", "deco_runtime.commands.run", "--bundle", str(service.bundle)]
     arguments += ["--state", str(state or STATES / service.name)]
-    if service.secret is None:
-        arguments += ["--video" if remote else "--camera", service.camera]
+    for camera in service.cameras:
+        if not _is_remote(camera):
+            arguments += ["--camera", camera]
+        elif service.secret is None:
+            arguments += ["--video", camera]
+    arguments += service.view
     arguments += ["--recipe", service.recipe] if service.recipe else []
     lines = [
         f"{MARK}; `systemctl edit {service.name}` changes it, docs/service.md explains it.",
@@ -104,7 +116,8 @@ def unit(service: Service) -> str:
         "UMask=0077",
         *(f"BindReadOnlyPaths={word(str(path))}" for path in (service.bundle, *service.needed)),
         *("ProtectSystem=strict", "ProtectHome=tmpfs", "PrivateTmp=yes"),
-        *(["PrivateDevices=yes"] if remote else _LOCAL),
+        *(_LOCAL if service.local else ["PrivateDevices=yes"]),
+        *([] if remote else ["PrivateNetwork=yes"]),
         f"RestrictAddressFamilies=AF_UNIX{' AF_INET AF_INET6' if remote else ''}",
         *("NoNewPrivileges=yes", "CapabilityBoundingSet="),
         *("SystemCallArchitectures=native", "SystemCallFilter=@system-service", "SystemCallErrorNumber=EPERM"),
@@ -132,9 +145,12 @@ def unit(service: Service) -> str:
 )
 @click.option(
     "--camera",
+    "cameras",
     required=True,
+    multiple=True,
     metavar="INDEX|DEVICE|URL",
-    help="0 for the first camera of this machine, its device such as /dev/video0, or a network camera's URL.",
+    help="0 for the first camera of this machine, its device such as /dev/video0, or a network camera's URL. Given "
+    "more than once, all of them teach one learner.",
 )
 @click.option(
     "--state",
@@ -147,7 +163,14 @@ def unit(service: Service) -> str:
 @click.option("--name", default="deco", show_default=True, metavar="NAME", help="Of the service.")
 @click.option("--print", "show", is_flag=True, help="Write the unit to standard output, and to no file.")
 def install_service(
-    bundle: Path, camera: str, state: Path | None, recipe: str | None, user: str | None, name: str, show: bool
+    bundle: Path,
+    cameras: tuple[str, ...],
+    state: Path | None,
+    recipe: str | None,
+    user: str | None,
+    name: str,
+    show: bool,
+    **view: Any,
 ) -> None:
     """Make a systemd service of this machine that predicts and learns from boot to shutdown.
 
@@ -177,23 +200,30 @@ def install_service(
     _check_readable((*_files(opened), program, Path(__file__)), user, groups)
     packages = Path(__file__).absolute().parents[1]
     needed = _hidden((Path(sys.prefix), Path(sys.base_prefix), packages, opened.path.resolve()), opened.path)
-    target, url = UNITS / f"{name}.service", _camera(camera)
-    secret = target.with_suffix(".env") if redact(url) != url else None
-    text = unit(Service(name, opened.path, url, directory, user, recipe, program, needed, secret))
+    given = [_camera(each) for each in cameras]
+    order = sorted(range(len(given)), key=lambda i: _is_remote(given[i]))  # as deco-run takes them
+    given, looked = [given[i] for i in order], words(order, **view)
+    target, urls = UNITS / f"{name}.service", [each for each in given if _is_remote(each)]
+    secret = target.with_suffix(".env") if [redact(url) for url in urls] != urls else None
+    text = unit(Service(name, opened.path, tuple(given), directory, user, recipe, program, needed, secret, looked))
     start = f"systemctl daemon-reload && systemctl enable --now {name}"
     if show:
         click.echo(text, nl=False)
         if secret is not None:
-            say(f'write {VARIABLE}="{redact(url)}", with what is hidden here, to {secret}, for root alone (mode 600)')
+            shown = " ".join(map(redact, urls))
+            say(f'write {VARIABLE}="{shown}", with what is hidden here, to {secret}, for root alone (mode 600)')
         say(f"write this to {target}, then: {start}")
         return
     _check_ours(target)
     if secret is not None:
-        _write(secret, f"{VARIABLE}={_quoted(url)}\n", 0o600)
+        _write(secret, f"{VARIABLE}={_quoted(' '.join(urls))}\n", 0o600)
     _write(target, text, 0o644)
     if secret is None:
         target.with_suffix(".env").unlink(missing_ok=True)  # of a camera before this one
     click.echo(f"wrote {target}; start it, now and at every boot, with\n{start}")
+
+
+install_service.params += view_options()
 
 
 def _check_ours(target: Path) -> None:
@@ -245,6 +275,10 @@ def _camera(given: str) -> str:
             f"expected --camera to be a number, a path below /dev or a URL, but found {given!r}; change it"
         )
     return device
+
+
+def _is_remote(camera: str) -> bool:
+    return "://" in camera
 
 
 def _groups(user: str | None) -> tuple[int, frozenset[int]]:

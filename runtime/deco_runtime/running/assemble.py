@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,8 @@ from deco_runtime.running.loop import Run
 from deco_runtime.running.recent import Recent
 from deco_runtime.running.resume import START, Place
 from deco_runtime.running.scoring import Scorer, normalised, read_test_folder
+from deco_runtime.sources import view
+from deco_runtime.sources.together import open_together
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.telemetry.bus import Bus
@@ -44,7 +46,8 @@ from deco_runtime.telemetry.terminal_view import View
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked of a run; see `deco-run --help`. recipe: None for the bundle's."""
+    """What the user asked of a run; see `deco-run --help`. recipe: None for the bundle's. views: how each source is
+    looked at."""
 
     bundle: Path
     state: Path | None
@@ -64,12 +67,14 @@ class Options:
     labels: Path | None = None
     threads: int | None = None
     limits: Limits = field(default_factory=Limits)
+    views: tuple[view.View, ...] = (view.WHOLE,)
 
 
-def prepare(options: Options, source_name: str, source_value: Any, started: float) -> tuple[Run, Place]:
+def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) -> tuple[Run, Place]:
     """A run that is ready to go, and the place in its source that the learned state was at.
 
-    source_name, source_value: the source option given and its value. started: monotonic time the program began.
+    given: the source options and their values; several are live, and learned from at once. started: monotonic
+    time the program began.
     Raises the DecoError of whatever cannot be used.
     """
     if options.threads is not None:
@@ -119,14 +124,16 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         order=options.order,
         labels=options.labels,
     )
-    reopen: Callable[[], sources.FrameSource] = partial(
-        sources.discover()[source_name].open_source, source_value, request
-    )
+    openers: list[Callable[[], sources.FrameSource]] = [
+        partial(sources.discover()[name].open_source, value, replace(request, view=seen))
+        for (name, value), seen in zip(given, options.views, strict=True)
+    ]
+    reopen = openers[0] if len(openers) == 1 else partial(open_together, openers)
     source, behind = reopen(), START
     if restored and not source.live and restored.source == redact(source.name) and restored.position:
         behind = Place(restored.position, restored.digest)
         bus.emit(PlaceFound(source.name, behind.frames))
-    scorer = _scorer(options, source_name, source, bundle, names, bus)
+    scorer = _scorer(options, given[0][0], source, bundle, names, bus)
     if not behind.frames:
         learner.interrupted()  # another stream, or the same one after a while
     if isinstance(guarded, Guarded) and restored is not None and "guard" not in restored.values:

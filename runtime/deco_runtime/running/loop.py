@@ -26,9 +26,11 @@ from deco_runtime.running.learner_thread import Cancelled, Worker
 from deco_runtime.running.limits import Resources
 from deco_runtime.running.requests import Requests
 from deco_runtime.running.resume import START, Place, Seen
+from deco_runtime.running.scenes import Scenes
 from deco_runtime.running.scoring import Scorer
 from deco_runtime.running.stream import Stream
 from deco_runtime.sources import FrameSource
+from deco_runtime.sources.together import stream_names
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.redact import redact
@@ -76,6 +78,7 @@ class Run(Stream):
         self.names = bundle.classes + self.learner.taught.classes
         self._report = Reporter(lambda: self.names, source, bus, self._tally)
         self.requests, self.held = Requests(), False
+        self._scenes = Scenes(self.learner, several=len(stream_names(source)) > 1)
         self._retrains_before = self.learner.retrains
         self._first_prediction: float | None = None
         self._frame: Frame | None = None
@@ -127,11 +130,12 @@ class Run(Stream):
             if isinstance(frame, Notice):
                 self._report.heard(frame)
                 if frame.action == "lost":
-                    self.segmenter.cut()
+                    self.segmenter_of(frame.stream).cut()
                 continue
             self._frame = frame
             x = preprocess(frame.pixels, self.bundle.preprocessing)
-            self.see(x[None], np.array([-1 if frame.label is None else frame.label]), frame.fault is not None)
+            label = np.array([-1 if frame.label is None else frame.label])
+            self.see(x[None], label, frame.fault is not None, frame.stream)
             if self._max_segments is not None and self._tally.segments >= self._max_segments:
                 if self._worker:
                     self._report.ending()  # frames are no longer predicted while the learner ends its work
@@ -171,7 +175,7 @@ class Run(Stream):
 
     def _end(self) -> None:
         """Learn from the frames of the last segment, which is not complete, or say that nobody does."""
-        count, learner = self.segmenter.count, self.learner
+        count, learner = sum(segmenter.count for segmenter in self.segmenters.values()), self.learner
         if not learner.LEARNS or not count:
             return
         if not self.source.live and count >= learner.LEAST * learner.recipe.segment:
@@ -200,14 +204,16 @@ class Run(Stream):
     def gathered(self, segment: Segment) -> None:
         """Learn it, at once from a replayed source, or in the learner's thread unless that is busy."""
         if self.held:
-            self.segmenter.cut()
+            self.segmenter_of(segment.stream).cut()
             return
         self._tally.segments += 1
+        self._tally.segments_of[segment.stream] += 1
         if self._worker is None:
             self._learn(segment, self._seen.place)
         elif not self._worker.offer(segment):
             self._tally.dropped_segments += 1
-            self.segmenter.cut()
+            self._tally.dropped_segments_of[segment.stream] += 1
+            self.segmenter_of(segment.stream).cut()
 
     def _learn(self, segment: Segment, place: Place) -> None:
         """Learn one segment that ends at this place of a replayed source (START for a live one)."""
@@ -215,11 +221,13 @@ class Run(Stream):
         self.retrain_if_due()  # one that the last run, or want of memory, had to give up
         paused = self.guarded.pause
         check = self._counting(*learner.steps)
-        report = self._resources.work(lambda: self.guarded.learn(segment, check), self.check)
+        with self._scenes.of(segment.stream):
+            report = self._resources.work(lambda: self.guarded.learn(segment, check), self.check)
+            if report is None:
+                learner.interrupted()
         self._place = place
         if report is None:
             self._report.given_up()
-            learner.interrupted()
             self._save_if_due()  # what was learned before, in a pause that may last for weeks
             return
         pause = self.guarded.pause

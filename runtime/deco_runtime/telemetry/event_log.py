@@ -131,7 +131,8 @@ class EventLog(Listener):
 
     def _source_notice(self, event: happened.SourceNotice) -> None:
         if event.notice.words:
-            self.write("source", action=event.notice.action, name=event.name, **event.notice.figures)
+            figures = _of(event.stream) | event.notice.figures
+            self.write("source", action=event.notice.action, name=event.name, **figures)
 
     def _source_ended(self, event: happened.SourceEnded) -> None:
         self.write(
@@ -148,6 +149,7 @@ class EventLog(Listener):
     def _segment_learned(self, event: happened.SegmentLearned) -> None:
         report = event.report
         figures: dict[str, Any] = {
+            **_of(event.stream),
             "number": event.number,
             "frames": event.frames,
             "dropped_frames": event.dropped_frames,
@@ -221,6 +223,11 @@ class EventLog(Listener):
     def _resources_resumed(self, event: happened.ResourcesResumed) -> None:
         figures = {"measured": event.measured, "limit": event.limit} if event.limit is not None else {}
         self.write("resources", decision="resumed", reason=event.reason, **figures)
+
+
+def _of(stream: str | None) -> dict[str, Any]:
+    """The stream that a line is about, where there are several."""
+    return {} if stream is None else {"stream": stream}
 
 
 def _open(path: Path) -> int:

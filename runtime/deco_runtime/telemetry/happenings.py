@@ -2,6 +2,8 @@
 
 Records carry names and figures; how they are told is for each listener to say. `words` are there where only the place
 that it happens at can say why. Shares and accuracies are fractions 0 … 1, times are seconds; None is "not known".
+`stream` is the name of the stream that something is about where the source is made of several, and None where it is
+one.
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ class SourceNotice:
 
     name: str
     notice: Notice
+    stream: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class FramePredicted:
     confidence: float
     frame: Frame
     observed: Observed
+    stream: str | None = None
 
 
 # --- what is learned
@@ -144,6 +148,7 @@ class SegmentLearned:
     stream_accuracy: float | None
     active: list[str]
     report: SegmentReport | None
+    stream: str | None = None
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,8 @@ class View(Listener):
     def _source_notice(self, event: happened.SourceNotice) -> None:
         notice = event.notice
         if notice.action in ("lost", "reconnected"):
-            self._show(camera="lost, waiting for it" if notice.action == "lost" else "back")
+            row = redact(event.stream or "camera")
+            self._rows[row] = "lost, waiting for it" if notice.action == "lost" else "back"
         if notice.words:
             self._line(notice.words)
 
@@ -122,7 +123,8 @@ class View(Listener):
     def _frame_predicted(self, event: happened.FramePredicted) -> None:
         self._times.append(time.monotonic())
         seeing = "unknown" if event.label is None else event.label
-        self._rows["seeing"] = f"{seeing} ({event.confidence:.0%})"
+        row = "seeing" if event.stream is None else redact(f"seeing, {event.stream}")
+        self._rows[row] = f"{seeing} ({event.confidence:.0%})"
         if len(self._times) > 1:
             self._rows["frames/s"] = f"{(len(self._times) - 1) / max(self._times[-1] - self._times[0], 1e-9):.1f}"
 
@@ -138,8 +140,9 @@ class View(Listener):
             accuracy_on_the_stream=None if accuracy is None else f"{accuracy:.1%}",
         )
         if not self._console.is_terminal and report:
+            of = f" of {event.stream}" if event.stream is not None else ""
             self._line(
-                f"segment {event.number}: active {active}; kept {report.kept:.0%}"
+                f"segment {event.number}{of}: active {active}; kept {report.kept:.0%}"
                 + "".join(f"; {name} {words}" for name, words in own.items())
                 + (f"; {report.dropped} updates dropped, not finite" if report.dropped else "")
             )
