@@ -115,6 +115,23 @@ def options() -> list[click.Parameter]:
             help="Append one JSON line per event to FILE.",
         ),
         click.Option(
+            ["--page"],
+            is_flag=False,
+            flag_value="127.0.0.1:8080",
+            metavar="[HOST:PORT]",
+            help="Open a page in the browser, by default at 127.0.0.1:8080, for this machine alone: what it sees, how "
+            "it learns, and buttons to correct it and to teach it new classes; metrics for Prometheus at /metrics. "
+            "Elsewhere, as with 0.0.0.0:8080, it asks for a token, which is printed with the address. Needs "
+            "'deco-edge[page]'.",
+        ),
+        click.Option(
+            ["--page-tls"],
+            nargs=2,
+            type=click.Path(path_type=Path),
+            metavar="CERT KEY",
+            help="Serve the page by https, with this certificate and its key, PEM files.",
+        ),
+        click.Option(
             ["--guard/--no-guard"],
             default=True,
             show_default=True,

@@ -57,5 +57,9 @@ class DecoPlus(TeachableLearner):
         w = solve(statistics, penalty(statistics, self.start))
         return np.vstack([w, share(statistics, self.start)]).ravel()
 
+    def known(self) -> dict[str, Floats]:
+        shares = self.model[: self._own].reshape(-1, self.bundle_classes)[-1]
+        return {**super().known(), "share": shares}
+
 
 LEARNER = DecoPlus

@@ -17,6 +17,7 @@ from deco_runtime.learning.added import COSTS
 from deco_runtime.learning.arrays import Array, Memory, arrays_of, like, memory_like, whole
 from deco_runtime.learning.harm import (
     CHANCE,
+    MARGIN,
     Labelled,
     by_take,
     collapsed,
@@ -81,6 +82,11 @@ class Unguarded:
         self.learner.model = self.learner.solve(check)[0]
         return None
 
+    def held_out(self) -> Floats:
+        """Share of each class's guard images that the published model answers right (K,), as far as it was judged; nan
+        where there are none."""
+        return np.zeros(0, np.float32)
+
     def reset(self) -> None:
         """Go back to what the learner started with, in place of all that was learned and taught."""
         self.restore(*self._first)
@@ -106,6 +112,7 @@ class Guarded(Unguarded):
         """The learner's model is the one below which none is published: that of the bundle."""
         super().__init__(learner)
         self._bundle_model, self._bundle_labelled = learner.model, labelled
+        self._right = self._judged = np.zeros(0, bool)  # guard images that the published model answers right
         self._take_up()
         self.kept = Kept(learner.memory, self._none_right())
 
@@ -142,8 +149,8 @@ class Guarded(Unguarded):
 
     def teach(self, taught: Taught, check: Check = lambda: None, judged: bool = True) -> Verdict | None:
         """As `Unguarded.teach`: rejected where the bundle's guard images say that what is known so far loses by it."""
-        steps = range(taught.step, len(COSTS)) if taught.classes and judged else (taught.step,)
-        for step in steps:  # a new class that takes too much of the others is answered less readily
+        asked = taught.classes and judged and self._bundle_labelled is not None
+        for step in range(len(COSTS)) if asked else (taught.step,):  # new classes are answered less and less readily
             verdict = self._teach(replace(taught, step=step), check, judged)
             if verdict.accepted:
                 break
@@ -160,7 +167,10 @@ class Guarded(Unguarded):
             verdict = Verdict(None if np.isfinite(new).all() else "is not finite", {}, kept.best)
             if labelled is not None and right is not None and verdict.accepted:
                 now, scores = labelled.logits(new, check).argmax(axis=1) == labelled.labels, dict[str, Any]()
-                verdict = Verdict(on_labelled(now, right, right, labelled, scores), scores, kept.best)
+                reason = on_labelled(now, right, right, labelled, scores)
+                if reason is None and taught.classes and float(right.mean() - now.mean()) > MARGIN:
+                    reason = f"loses {right.mean() - now.mean():.1%} of the guard images"
+                verdict = Verdict(reason, scores, kept.best)
         finally:
             if verdict is None or not verdict.accepted:
                 learner.tell(before)
@@ -170,6 +180,15 @@ class Guarded(Unguarded):
             self._take_up()
             self.kept = Kept(learner.reshaped(kept.memory, learner.classes), self._none_right())
         return verdict
+
+    def held_out(self) -> Floats:
+        labelled, right = self._labelled, self._right
+        if labelled is None or len(right) != len(labelled.labels):
+            return np.zeros(0, np.float32)
+        count, hits = (np.bincount(labelled.labels, weights=each, minlength=len(labelled.classes))
+                       for each in (np.ones(len(right)), right))  # fmt: skip
+        share: Floats = np.where(count > 0, hits / np.maximum(count, 1), np.nan).astype(np.float32)
+        return share
 
     def reset(self) -> None:
         super().reset()
@@ -210,6 +229,7 @@ class Guarded(Unguarded):
         reasons = []
         if self._labelled is not None:
             right, before = (each.argmax(axis=1) == self._labelled.labels for each in (images, reference))
+            self._judged = right
             best = best if best.any() else before
             reasons = [
                 on_labelled(right, before, best, self._labelled, scores),
@@ -231,7 +251,7 @@ class Guarded(Unguarded):
         """
         learner = self.learner
         if verdict.accepted:
-            self.kept = Kept(learner.memory, verdict.best)
+            self.kept, self._right = Kept(learner.memory, verdict.best), self._judged
             return
         rejections = self.kept.rejections + 1
         interval = learner.recipe.retrain_interval

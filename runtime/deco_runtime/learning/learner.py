@@ -122,6 +122,11 @@ class Learner(ABC):
         """A model's logits (n, K) for what is in a memory, and what they should say (n,); None without images in it."""
         return None
 
+    def known(self) -> dict[str, Floats]:
+        """What is known of each class, for people: by name, (K,). "frames" that it has learned from, labelled ones too;
+        "share" of an answer that comes of what was learned."""
+        return {}
+
     def step(self, segment: Segment) -> tuple[str, Callable[[], object]]:
         """One step of its learning on a segment, as often as it is called, and the name of many: for who measures."""
         return "segments", lambda: (self.learn(segment), self.retrain())

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from deco_runtime.errors import UsageError
-from deco_runtime.learning.added import COSTS
+from deco_runtime.learning.added import COSTS, UNJUDGED
 from deco_runtime.learning.arrays import Array
 from deco_runtime.types import Bools, Ints, Observed
 
@@ -45,7 +45,7 @@ class Taught:
     takes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     teaching: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     guards: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
-    step: int = 0
+    step: int = UNJUDGED
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -105,3 +105,8 @@ class TeachableLearner(RepresentedLearner):
 
     def add(self, memory: Statistics, observed: Observed, t: Floats) -> Statistics:
         return add(memory, observed["phi"], t)
+
+    def known(self) -> dict[str, Floats]:
+        said = self._said
+        voted = self.memory.b[-1]
+        return {"frames": voted if said is None else voted + said.b[-1]}

@@ -50,7 +50,7 @@ class Voter:
         classes: int,
         first: Statistics | None = None,
         weight: float = 1.0,
-        cost: float = added.COSTS[0],
+        cost: float = added.COSTS[added.UNJUDGED],
     ) -> None:
         """classes: K. first: of the labelled images alone, where the statistics of `start` are also of what people
         taught since, each frame of it `weight` times, and perhaps of classes behind those of the bundle, which may take

@@ -23,6 +23,7 @@ from deco_runtime.learning.guard import Guarded, Unguarded
 from deco_runtime.learning.harm import Labelled
 from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.recipe import override
+from deco_runtime.page.listener import Page, open_access
 from deco_runtime.preprocess import check_method
 from deco_runtime.running.autosave import Saver
 from deco_runtime.running.control import Control
@@ -66,6 +67,8 @@ class Options:
     order: sources.Order = "stc"
     labels: Path | None = None
     threads: int | None = None
+    page: str | None = None
+    page_tls: tuple[Path, Path] | None = None
     limits: Limits = field(default_factory=Limits)
     views: tuple[view.View, ...] = (view.WHOLE,)
 
@@ -89,6 +92,7 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     whole = options.bundle.resolve()
     directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
     unwritable, unlocked = states.hold(directory) if not options.no_learn else (None, None)
+    opened = open_access(options.page, directory, options.page_tls) if options.page is not None else None
     name, choice = options.engine, None
     if name == "auto" and not options.no_learn:  # predictions alone are not worth the seconds of a timing
         name, choice = fastest(bundle, directory, kind.GRAPH, options.precision)
@@ -148,6 +152,8 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
         reopen=reopen,
     )
     control = Control(run, directory, recent)
+    if opened is not None:
+        bus.add(Page(control, *opened, title=options.bundle.name, engine=engine.name, bus=bus))
     if not options.no_learn and not unwritable:
         bus.add(Door(directory, control, bus))
     return run, behind

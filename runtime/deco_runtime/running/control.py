@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from deco_runtime.running.scoring import normalised
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.telemetry import happenings as happened
-from deco_runtime.types import Check, Ints, Observed, Pixels
+from deco_runtime.types import Check, Floats, Ints, Observed, Pixels
 
 if TYPE_CHECKING:
     from deco_runtime.running.loop import Run
@@ -47,6 +47,43 @@ class Control:
     def bundle(self) -> Bundle:
         """The run's."""
         return self._run.bundle
+
+    @property
+    def recipe(self) -> str:
+        """Name of the one that the run learns by."""
+        return self._run.learner.recipe.name
+
+    @property
+    def held(self) -> bool:
+        """Whether a person has learning wait."""
+        return self._run.held
+
+    @property
+    def can_teach(self) -> bool:
+        """Whether this recipe can be taught."""
+        return type(self._run.learner).tell is not Learner.tell
+
+    @property
+    def buffer(self) -> tuple[Floats, Ints] | None:
+        """The condensed images as the network takes them, x (n, 3, S, S), and their classes y (n,); None where the
+        recipe has none, or none that are pictures."""
+        memory, shape = self._run.learner.memory, self._run.bundle.image_shape
+        x, y = getattr(memory, "x_syn", None), getattr(memory, "y_syn", None)
+        return (x, y) if x is not None and y is not None and x.shape[1:] == shape else None
+
+    def known(self) -> list[dict[str, Any]]:
+        """What is known of each class: its name, and what the learner and the guard say of it, see `Learner.known`."""
+        run = self._run
+        figures = {**run.learner.known(), "held_out": run.guarded.held_out()}
+        told = []
+        for c, name in enumerate(run.names):
+            own = {key: float(each[c]) for key, each in figures.items() if c < len(each) and np.isfinite(each[c])}
+            told.append({"class": name, **own})
+        return told
+
+    def judge(self, answer: str | None, right: bool, frames: int) -> None:
+        """People say whether so many frames, answered so, were right."""
+        self._run.bus.emit(happened.AnswersJudged(answer, right, frames))
 
     def observe(self, pixels: Pixels) -> Observed:
         """What the learner sees in images (n, size, size, 3) uint8 as the network takes them."""

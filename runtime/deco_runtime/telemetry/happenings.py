@@ -214,6 +214,13 @@ class ModelScored:
 
 
 @dataclass(frozen=True)
+class Page:
+    """The page is open at this address, which has its token."""
+
+    address: str
+
+
+@dataclass(frozen=True)
 class ClassTaught:
     """People said that so many frames show a class. new: the bundle lacks it. refused: why the guard did not take it, a
     clause; None when it is learned. classes: all there are now. teachings: that are not undone."""

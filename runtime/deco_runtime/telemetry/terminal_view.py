@@ -50,6 +50,7 @@ class View(Listener):
             happened.UpdateJudged: self._update_judged,
             happened.PauseOver: lambda _: self._line("the pause is over: learning goes on"),
             happened.ModelScored: self._model_scored,
+            happened.Page: lambda event: self._console.print(f"page: {event.address}", soft_wrap=True, markup=False),
             happened.ClassTaught: self._class_taught,
             happened.TeachingUndone: lambda _: self._line("the last teaching was taken back"),
             happened.LearningHeld: self._learning_held,
