@@ -125,16 +125,16 @@ def app(control: Control, board: Board, metrics: Metrics, frames: pictures.Frame
 
 
 def groups(control: Control) -> list[dict[str, Any]]:
-    """The frames of the last minutes by take, the least certain take first."""
-    takes: dict[int, list[Any]] = {}
+    """The frames of the last minutes by take and answer, the least certain group first."""
+    found: dict[tuple[int, str | None], list[Any]] = {}
     for each in control.recent.frames():
-        takes.setdefault(each.take, []).append(each)
+        found.setdefault((each.take, each.label), []).append(each)
     told = []
-    for take, of in takes.items():
+    for (take, label), of in found.items():
         sure = float(np.mean([each.confidence for each in of]))
-        certain = sure if of[0].label is not None else 1 - sure
+        certain = sure if label is not None else 1 - sure
         numbers = [each.number for each in of]
-        told.append({"take": take, "label": of[0].label, "confidence": sure, "certain": certain, "numbers": numbers,
+        told.append({"take": take, "label": label, "confidence": sure, "certain": certain, "numbers": numbers,
                      "from": of[0].time, "to": of[-1].time})  # fmt: skip
     return sorted(told, key=lambda group: (group["certain"], -group["take"]))
 

@@ -22,14 +22,15 @@ MOST, MOST_BYTES = 600, 8 << 20
 """Frames that are kept, and bytes of what was observed of them."""
 PER_SECOND = 4.0
 """That are kept of a camera's."""
-APART_S = 3.0
-"""A pause after which a new take begins, as it does where the answer changes."""
+APART_S, APART = 3.0, 0.5
+"""A pause, and a change of what is observed, ‖a − b‖² / (‖a‖² + ‖b‖²), after which a new take begins; of things that
+have nothing in common this is about 1."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One frame. number: rises by one with each kept one. time: monotonic seconds. take: which run of frames with the
-    same answer. picture: JPEG, b"" without a page."""
+    """One frame. number: rises by one with each kept one. time: monotonic seconds. take: which run of frames that are
+    alike. picture: JPEG, b"" without a page."""
 
     number: int
     time: float
@@ -61,7 +62,8 @@ class Recent(Listener):
         if event.frame.fault is not None or not event.observed:
             return
         size = sum(array.nbytes for array in event.observed.values())
-        self._take += last is None or last.label != event.label or not 0 <= now - last.time < APART_S
+        goes_on = last is not None and 0 <= now - last.time < APART_S and _alike(last.observed, event.observed)
+        self._take += not goes_on
         self._number += 1
         picture = self.picture(event.frame.pixels)
         kept = Kept(self._number, now, self._take, event.label, event.confidence, event.observed, picture)
@@ -90,3 +92,12 @@ class Recent(Listener):
             raise UsageError("expected frames of the last minutes, but found none of these; choose later ones")
         found = {name: np.concatenate([each.observed[name] for each in chosen]) for name in chosen[0].observed}
         return found, np.array([each.take for each in chosen], np.int64)
+
+
+def _alike(one: Observed, other: Observed) -> bool:
+    """Whether the first thing that was observed of two frames changed little."""
+    a, b = (next(iter(each.values())) for each in (one, other))
+    if a.shape != b.shape:
+        return False
+    size = float(np.vdot(a, a)) + float(np.vdot(b, b))
+    return float(((a - b) ** 2).sum()) <= APART * max(size, 1e-12)
