@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import cv2
 
 from deco_runtime.errors import SourceError
 from deco_runtime.pictures.containers import jpeg_size
+from deco_runtime.sources import FPS_UNKNOWN
 from deco_runtime.sources._opencv import MJPG, deliver_jpegs, open_stream, refuse_no_text, to_picture
 from deco_runtime.types import Frame
 
@@ -66,6 +66,8 @@ class Playback:
         self.name = str(path)
         announced = capture.get(cv2.CAP_PROP_FRAME_COUNT)
         self.length: int | None = int(announced) if announced > 0 else None
+        fps = capture.get(cv2.CAP_PROP_FPS)
+        self._fps = fps if 0 < fps <= 1000 else FPS_UNKNOWN  # NaN too is none
         self._path = path
         self._capture, self._label_of = capture, label_of
         self._using = threading.Lock()  # close() may come from another thread in the middle of a read
@@ -87,7 +89,7 @@ class Playback:
                 self._damaged += 1
                 continue
             self._delivered += 1
-            yield Frame(picture, time.monotonic(), self._label_of(number))
+            yield Frame(picture, number / self._fps, self._label_of(number))
         self._ended = True
         if self._damaged and not self._delivered:
             raise SourceError(
