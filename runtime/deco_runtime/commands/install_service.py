@@ -18,6 +18,9 @@ from deco_runtime.errors import RuntimeMissingError, StateError, UsageError
 from deco_runtime.learning import registry
 from deco_runtime.sources.video import VARIABLE
 from deco_runtime.telemetry.console import say
+from deco_runtime.telemetry.output import VARIABLE as OUTPUTS
+from deco_runtime.telemetry.output import open_way, way_of
+from deco_runtime.telemetry.output.options import checked
 from deco_runtime.telemetry.redact import redact
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ MARK = "# Written by deco-run install-service"
 HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))
 """What the sandbox replaces by something empty; what is needed from there has to be bound into it."""
 
-_LOCAL = ("SupplementaryGroups=video", "DevicePolicy=closed", "DeviceAllow=char-video4linux rw", "PrivateNetwork=yes")
+_LOCAL = ("SupplementaryGroups=video", "DevicePolicy=closed", "DeviceAllow=char-video4linux rw")
 """For a camera of this machine: any, since one that is plugged in again may come back under another number."""
 
 
@@ -39,9 +42,10 @@ _LOCAL = ("SupplementaryGroups=video", "DevicePolicy=closed", "DeviceAllow=char-
 class Service:
     """What a unit depends on. All paths are absolute.
 
-    camera: a device, or a URL. secret: a file that keeps this URL, None where it holds no secret. state: None for
-    systemd's own directory STATES/name. user: None for one that systemd makes up. recipe: None for the bundle's own.
-    program: the interpreter. needed: further directories of the program that the sandbox would hide.
+    camera: a device, or a URL. state: None for systemd's own directory STATES/name. user: None for one that systemd
+    makes up. recipe: None for the bundle's own. program: the interpreter. needed: further directories of the program
+    that the sandbox would hide. secret: a file that keeps what everybody could read in the unit, None where that is
+    nothing. hidden: the variables that it sets. outputs: addresses of `--output`.
     """
 
     name: str
@@ -53,11 +57,18 @@ class Service:
     program: Path
     needed: tuple[Path, ...]
     secret: Path | None = None
+    hidden: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     @property
     def remote(self) -> bool:
         """Whether the camera is somewhere in the network."""
         return "://" in self.camera
+
+    @property
+    def network(self) -> bool:
+        """Whether frames come from there, or answers go there, be it to a broker of this machine."""
+        return self.remote or any(way_of(address).NETWORK for address in self.outputs)
 
 
 def word(text: str) -> str:
@@ -73,18 +84,20 @@ def word(text: str) -> str:
 
 def unit(service: Service) -> str:
     """The text of the unit; docs/service.md says what each line is for."""
-    bundle, remote, state = word(str(service.bundle)), service.remote, service.state
+    bundle, remote, network, state = word(str(service.bundle)), service.remote, service.network, service.state
     arguments = ["-m", "deco_runtime.commands.run", "--bundle", str(service.bundle)]
     arguments += ["--state", str(state or STATES / service.name)]
-    if service.secret is None:
+    if VARIABLE not in service.hidden:
         arguments += ["--video" if remote else "--camera", service.camera]
     arguments += ["--recipe", service.recipe] if service.recipe else []
+    if OUTPUTS not in service.hidden:
+        arguments += [each for address in service.outputs for each in ("--output", address)]
     lines = [
         f"{MARK}; `systemctl edit {service.name}` changes it, docs/service.md explains it.",
         "[Unit]",
         "Description=DECO: predicts every frame of a camera and learns from it",
         f"RequiresMountsFor={bundle}" + (f" {word(str(state))}" if state else ""),
-        *(["Wants=network-online.target", "After=network-online.target"] if remote else []),
+        *(["Wants=network-online.target", "After=network-online.target"] if network else []),
         "# A camera that stays away is waited for without end; what fails faster than RestartSec= is not.",
         *("StartLimitIntervalSec=5min", "StartLimitBurst=40", ""),
         *("[Service]", "Type=notify"),
@@ -105,7 +118,8 @@ def unit(service: Service) -> str:
         *(f"BindReadOnlyPaths={word(str(path))}" for path in (service.bundle, *service.needed)),
         *("ProtectSystem=strict", "ProtectHome=tmpfs", "PrivateTmp=yes"),
         *(["PrivateDevices=yes"] if remote else _LOCAL),
-        f"RestrictAddressFamilies=AF_UNIX{' AF_INET AF_INET6' if remote else ''}",
+        *([] if network else ["PrivateNetwork=yes"]),
+        f"RestrictAddressFamilies=AF_UNIX{' AF_INET AF_INET6' if network else ''}",
         *("NoNewPrivileges=yes", "CapabilityBoundingSet="),
         *("SystemCallArchitectures=native", "SystemCallFilter=@system-service", "SystemCallErrorNumber=EPERM"),
         "# Not with --engine openvino, which writes machine code while it runs.",
@@ -143,11 +157,26 @@ def unit(service: Service) -> str:
     help=f"Where learned state is kept; any but the default needs --user.  [default: {STATES}/NAME]",
 )
 @click.option("--recipe", type=RecipeName(), help="As for deco-run.  [default: the bundle's]")
+@click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    callback=checked,
+    metavar="WHERE",
+    help="As for deco-run; - is the journal. An address opens the network to the service.",
+)
 @click.option("--user", metavar="NAME", help="Who the service runs as.  [default: a user that systemd makes up]")
 @click.option("--name", default="deco", show_default=True, metavar="NAME", help="Of the service.")
 @click.option("--print", "show", is_flag=True, help="Write the unit to standard output, and to no file.")
 def install_service(
-    bundle: Path, camera: str, state: Path | None, recipe: str | None, user: str | None, name: str, show: bool
+    bundle: Path,
+    camera: str,
+    state: Path | None,
+    recipe: str | None,
+    outputs: tuple[str, ...],
+    user: str | None,
+    name: str,
+    show: bool,
 ) -> None:
     """Make a systemd service of this machine that predicts and learns from boot to shutdown.
 
@@ -178,22 +207,30 @@ def install_service(
     packages = Path(__file__).absolute().parents[1]
     needed = _hidden((Path(sys.prefix), Path(sys.base_prefix), packages, opened.path.resolve()), opened.path)
     target, url = UNITS / f"{name}.service", _camera(camera)
-    secret = target.with_suffix(".env") if redact(url) != url else None
-    text = unit(Service(name, opened.path, url, directory, user, recipe, program, needed, secret))
+    kept = _secrets(url, outputs)
+    secret = target.with_suffix(".env") if kept else None
+    text = unit(Service(name, opened.path, url, directory, user, recipe, program, needed, secret, tuple(kept), outputs))
     start = f"systemctl daemon-reload && systemctl enable --now {name}"
     if show:
         click.echo(text, nl=False)
-        if secret is not None:
-            say(f'write {VARIABLE}="{redact(url)}", with what is hidden here, to {secret}, for root alone (mode 600)')
+        for variable, (_, shown) in kept.items():
+            say(f'write {variable}="{shown}", with what is hidden here, to {secret}, for root alone (mode 600)')
         say(f"write this to {target}, then: {start}")
         return
     _check_ours(target)
     if secret is not None:
-        _write(secret, f"{VARIABLE}={_quoted(url)}\n", 0o600)
+        _write(secret, "".join(f"{name}={_quoted(value)}\n" for name, (value, _) in kept.items()), 0o600)
     _write(target, text, 0o644)
     if secret is None:
         target.with_suffix(".env").unlink(missing_ok=True)  # of a camera before this one
     click.echo(f"wrote {target}; start it, now and at every boot, with\n{start}")
+
+
+def _secrets(url: str, outputs: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """Variables for what must not stand in a unit: the value, and how it may be shown."""
+    ways = [address if address == "-" else open_way(address).name for address in outputs]
+    found = {VARIABLE: (url, redact(url)), OUTPUTS: (" ".join(outputs), " ".join(ways))}
+    return {name: (value, shown) for name, (value, shown) in found.items() if value != shown}
 
 
 def _check_ours(target: Path) -> None:
