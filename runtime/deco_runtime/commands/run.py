@@ -52,6 +52,7 @@ deco-run --bundle digits-bundle --demo                    the stream inside the 
 deco-run --bundle bundle --camera 0 --events events.jsonl
 deco-run --bundle bundle --images photos --test others    a labelled folder as a stream, scored on another
 deco-run install-service --help                           a systemd service, from boot to shutdown
+deco-run show bundle-state --events events.jsonl          what a run did, as a page of HTML
 """
 
 
@@ -101,7 +102,7 @@ def deco_run(**values: Any) -> int:
     return 0
 
 
-SUBCOMMANDS = {"install-service": "install_service:install_service"}
+SUBCOMMANDS = {"install-service": "install_service:install_service", "show": "show:show"}
 """By name, the module here and the click command in it."""
 
 
