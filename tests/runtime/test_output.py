@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from deco_runtime.errors import DecoError, RuntimeMissingError, UsageError
 from deco_runtime.telemetry import happenings as happened
+from deco_runtime.telemetry import output
 from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.output import NotSentError, Way, discover, mqtt, open_way
 from deco_runtime.telemetry.output.debounce import Change, Debouncer
@@ -181,6 +182,25 @@ def test_every_way_out_says_what_it_is() -> None:
     for module in discover().values():
         assert isinstance(module.NETWORK, bool)
         assert module.EXAMPLE.partition(":")[0] in ("-", *module.SCHEMES)
+
+
+def test_a_new_way_out_is_one_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lamp.py").write_text(
+        "SCHEMES, NETWORK, EXAMPLE = ('lamp',), False, 'lamp://GPIO'\n"
+        "class Lamp:\n"
+        "    name = 'the lamp'\n"
+        "def open_way(address):\n"
+        "    return Lamp()\n"
+    )
+    monkeypatch.setattr(output, "__path__", [*output.__path__, str(tmp_path)])
+    discover.cache_clear()
+    try:
+        assert open_way("lamp://17").name == "the lamp"
+        with pytest.raises(UsageError, match="one of -, https://HOST/PATH, lamp://GPIO, mqtt://HOST/TOPIC, but"):
+            open_way("lamps://17")
+    finally:
+        discover.cache_clear()
+        sys.modules.pop(f"{output.__name__}.lamp", None)
 
 
 # --- a way out of its own thread

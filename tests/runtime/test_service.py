@@ -360,8 +360,9 @@ def test_the_command_is_part_of_deco_run(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze, from the package systemd")
 @pytest.mark.parametrize("camera", ["0", "rtsp://user:p%20w@camera/1?a=b&c=$d"])
-def test_systemd_takes_the_unit(camera: str, bundle: Path, units: Path) -> None:
-    install(bundle, camera=camera)
+@pytest.mark.parametrize("outputs", [(), ("--output", "http://host:1", "--output", "-")])
+def test_systemd_takes_the_unit(camera: str, outputs: tuple[str, ...], bundle: Path, units: Path) -> None:
+    install(bundle, *outputs, camera=camera)
     command = ["systemd-analyze", "verify", "--man=no", str(units / "deco.service")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     newer = ("RestartSteps", "RestartMaxDelaySec")  # than systemd 253, which says that it leaves them out
