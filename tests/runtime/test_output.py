@@ -24,6 +24,7 @@ from deco_runtime.telemetry import output
 from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.output import NotSentError, Way, discover, mqtt, open_way
 from deco_runtime.telemetry.output.debounce import Change, Debouncer
+from deco_runtime.telemetry.output.home_assistant import sensor
 from deco_runtime.telemetry.output.message import Message
 from deco_runtime.telemetry.output.outputs import Outputs
 from deco_runtime.telemetry.output.sender import Sender
@@ -238,6 +239,13 @@ def soon(seconds: float = 10.0) -> float:
     return time.monotonic() + seconds
 
 
+def wait_for_failure(sender: Sender) -> None:
+    limit = soon(30)
+    while not sender._failing:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
 @contextmanager
 def sending(way: Way, most: int = 1000) -> Iterator[Sender]:
     sender = Sender(way, first_s=0.02, most=most)
@@ -270,11 +278,10 @@ def test_one_that_fails_is_tried_again_and_told_of_once(capsys: pytest.CaptureFi
             way.error = NotSentError("nobody is there")
             for number in range(5):
                 sender.give(message(number))
-            time.sleep(0.3)  # several tries
+            wait_for_failure(sender)
+            time.sleep(0.1)  # some tries more
             way.error = None
             sender.settle(soon())
-            sender.settle(soon())
-            time.sleep(0.05)
         assert way.sent == [*range(5), *range(5)]
         assert sender.lost == 0
     said = capsys.readouterr().err.splitlines()
@@ -293,7 +300,7 @@ def test_what_is_refused_is_not_tried_again(capsys: pytest.CaptureFixture[str]) 
         sender.settle(soon())
         way.error = ValueError("of a way out of another package,\nin two lines")
         sender.give(message(2))
-        time.sleep(0.1)
+        time.sleep(0.1)  # some tries
         assert sender.lost == 2
         way.error = None
         sender.settle(soon())
@@ -444,16 +451,15 @@ def test_a_webhook_that_dies_and_returns(capsys: pytest.CaptureFixture[str]) -> 
     with sending(way) as sender:
         sender.give(message(0))
         sender.give(message(1))
-        time.sleep(0.2)
+        wait_for_failure(sender)
         with web_server(hook):
             assert [body["stream"] for body in hook.wait(2)] == [0, 1]
             sender.settle(soon())
         sender.give(message(2))
-        time.sleep(0.1)
+        wait_for_failure(sender)
         with web_server(hook):
             assert [body["stream"] for body in hook.wait(3)] == [0, 1, 2]
             sender.settle(soon())
-            time.sleep(0.05)
     said = capsys.readouterr().err
     assert said.count("the system says: Connection refused") == said.count("works again") == 2
     assert "Secret" not in said
@@ -477,7 +483,7 @@ def test_what_answers_is_no_web_server(capsys: pytest.CaptureFixture[str]) -> No
             sender.give(message(0))
             thread.join()
             server.close()
-            time.sleep(0.2)
+            wait_for_failure(sender)
     assert "what it answers is no HTTP (BadStatusLine)" in capsys.readouterr().err
 
 
@@ -512,6 +518,13 @@ def test_a_broker_gets_answers_and_home_assistant_a_sensor(capsys: pytest.Captur
     assert capsys.readouterr().err == ""
 
 
+def test_home_assistant_reads_the_class() -> None:
+    jinja2 = pytest.importorskip("jinja2")  # which its templates are
+    config = json.loads(sensor("mqtt://host", "door", "door/program", "door/camera", "door", 0)[1])
+    render = jinja2.Template(config["value_template"]).render
+    assert [render(value_json={"class": each}) for each in ("cat", None)] == ["cat", "none"]
+
+
 @needs_broker
 def test_a_broker_that_dies_and_returns_hears_all_again(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     """It has forgotten what it was told: sensor, availability and the last answer come again, without a new one."""
@@ -519,19 +532,19 @@ def test_a_broker_that_dies_and_returns_hears_all_again(capsys: pytest.CaptureFi
     port = free_port()
     with sending(open_way(f"mqtt://127.0.0.1:{port}/door?discovery=ha")) as sender:
         sender.start()
-        time.sleep(0.2)
+        wait_for_failure(sender)
         with broker(port), listening(port) as heard:
             heard.hear("door/program", "online")
             sender.give(Message("change", 0, NOW, {"class": "cat"}))
             heard.hear("door", "cat")
-        time.sleep(0.2)
+        wait_for_failure(sender)
         with broker(port), listening(port) as heard:
             heard.hear("door/program", "online")
             heard.hear("door", "cat")
             assert [topic for topic, _ in heard.heard if topic.startswith("ha/sensor/deco_door_")]
             sender.give(Message("change", 0, NOW, {"class": "dog"}))
             heard.hear("door", "dog")
-            time.sleep(0.2)
+            sender.settle(soon())
         assert sender.lost == 0
     said = capsys.readouterr().err
     assert said.count("but the system says: Connection refused; goes on") == 2
@@ -548,7 +561,7 @@ def test_a_broker_that_wants_to_know_who_it_is(tmp_path: Path, capsys: pytest.Ca
             assert sender.lost == 0
         with sending(open_way(f"mqtt://me:Secret@127.0.0.1:{port}/door")) as sender:
             sender.give(message(0))
-            time.sleep(1)
+            wait_for_failure(sender)
             assert sender.lost == 1
     (said,) = capsys.readouterr().err.splitlines()
     assert re.search("but the broker (says: |hangs up)", said)
@@ -566,7 +579,7 @@ def test_a_broker_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     with broker(port, files=tmp_path):
         with sending(open_way(f"mqtts://127.0.0.1:{port}/door")) as sender:
             sender.give(message(0))
-            time.sleep(0.5)
+            wait_for_failure(sender)
             assert sender.lost == 1
         assert "its certificate is not trusted: self" in capsys.readouterr().err
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))
@@ -587,6 +600,6 @@ def test_a_broker_that_accepts_and_is_silent(capsys: pytest.CaptureFixture[str])
         way._timeout_s = 0.2
         with sending(way) as sender:
             sender.give(message(0))
-            time.sleep(1)
+            wait_for_failure(sender)
             assert sender.lost == 1
     assert "the broker does not answer in time" in capsys.readouterr().err

@@ -267,7 +267,9 @@ KEYS = [
     *("frozen", "images", "ok", "bytes", "dropped_frames", "dropped_segments", "passed_over"),
 ]
 WORDS = ["opened", "ended", "lost", "reconnected", "paused", "resumed", "accepted", "rejected", "before", "after"]
-PLAIN = st.sampled_from([*WORDS, "temperature", 0, 1, 2.5, 1e17, -3, True, False, {"cat": 3}, {"median": 2, "max": 9}])
+PLAIN = st.sampled_from([*WORDS, EVIL, {EVIL: 3}, "temperature"]) | st.sampled_from(
+    [0, 1, 2.5, 1e17, -3, True, False, {"cat": 3}, {"median": 2, "max": 9}]
+)
 
 
 @given(
@@ -350,6 +352,8 @@ def test_the_command(tmp_path: Path, bundle_path: Path) -> None:
     assert "film.avi" in text
     show("--events", "-", "--out", out, given=b"".join(RUN))
     assert "25 frames answered" in read(out.read_text("utf-8"))
+    closed = ["sh", "-c", 'exec "$0" "$@" <&-', *COMMAND, "show", "--events", "-", "--out", str(out)]
+    assert subprocess.run(closed, capture_output=True, text=True, timeout=60, check=True).stdout.endswith("0 runs\n")
     show(tmp_path / "state", "--out", out)
     assert "Only the learned state was given" in read(out.read_text("utf-8"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["events.jsonl", "r.html", "state"]
@@ -377,7 +381,9 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
         (["--events", tmp_path / "none"], 1, f"error: expected to use {tmp_path / 'none'}, but the system says: No"),
         (["--events", tmp_path], 1, f"error: expected to use {tmp_path}, but the system says: Is a directory"),
         (["--events", file, "--out", file], 2, f"error: expected --out to be another file than {file}"),
-        (["--events", file, "--out", tmp_path / "no" / "r"], 1, "error: expected to use "),
+        (["--events", file, "--out", tmp_path / "no" / "r"], 2, "error: expected --out to name a file that can be"),
+        (["--events", file, "--out", tmp_path], 2, "error: expected --out to name a file that can be written, but"),
+        (["--events", file, "--out", "/"], 2, "error: expected --out to name a file that can be written, but"),
         ([tmp_path / "none"], 7, f"error: expected learned state at {tmp_path / 'none'}, but found nothing"),
     ):
         done = show(*arguments, code=code)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -49,7 +49,7 @@ def show(state: Path | None, file: Path | None, out: Path) -> None:
     kept = learned.read(state) if state is not None else None
     story, reading = Story(), Reading()
     if file is not None:
-        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
+        with open(0, "rb", closefd=False) if str(file) == "-" else file.open("rb") as opened:
             for event in events(opened, reading):
                 story.take(event)
     story.end()
@@ -60,10 +60,19 @@ def show(state: Path | None, file: Path | None, out: Path) -> None:
         notes.append(f"Nothing was saved in {state} yet.")
     name = str(file.name) if file is not None and str(file) != "-" else str(state or "events")
     made = page(name, story, reading, kept, notes)
-    whole = out.with_name(f".{out.name}.partial")
+    _write(out, made)
+    click.echo(f"wrote {out}: {story.events} events of {story.run_count} runs")
+
+
+def _write(out: Path, made: bytes) -> None:
+    """All of it, or what was there before."""
+    whole = out.parent / f".{out.name}.partial"
     try:
         whole.write_bytes(made)
         os.replace(whole, out)
-    finally:
-        whole.unlink(missing_ok=True)
-    click.echo(f"wrote {out}: {story.events} events of {story.run_count} runs")
+    except OSError as error:
+        with suppress(OSError):
+            whole.unlink(missing_ok=True)
+        raise UsageError(
+            f"expected --out to name a file that can be written, but {out}: {error.strerror}; change it"
+        ) from error
