@@ -198,6 +198,31 @@ def test_several_runs_in_one_file() -> None:
     assert story.total.segments == 4
 
 
+def test_what_people_said_and_what_each_camera_saw() -> None:
+    """Events of a run that was taught, and of one with several cameras."""
+    text = read(
+        shown(
+            *RUN,
+            line("teach", 30.0, action="taught", name="otter", frames=12, new=True, reason=None, teachings=1),
+            line("teach", 31.0, action="refused", name="cat", frames=3, new=False, reason="it harms", teachings=1),
+            line("teach", 32.0, action="undone", teachings=0),
+            line("judged", 33.0, answer="cat", right=True, frames=3),
+            line("judged", 33.0, answer=None, right=False, frames=1),
+            line("hold", 34.0, held=True),
+            line("back", 35.0, to="start", segments=0),
+            segment(3, {"cat": 1}, stream="camera 0"),
+            segment(4, {"cat": 1}, stream="camera 1"),
+        )
+    )
+    for words in (
+        *("1 teaching was taken, 1 refused, 1 taken back.", "Of 4 frames that were judged 75.0 % were answered right"),
+        *("12 frames are the new class otter", "3 frames are cat; refused: it harms", "learning was told to wait"),
+        *("what was learned went back to: start", "camera 0", "camera 1"),
+    ):
+        assert words in text
+    assert "does not know" not in text
+
+
 def test_runs_of_state_that_was_passed_over_are_told_beforehand() -> None:
     state = line("state", found=True, segments=9, retrains=1, passed_over="it is damaged", unwritable="read-only")
     text = read(shown(state, opened()))
@@ -260,10 +285,12 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-KINDS = ["state", "source", "segment", "retrain", "guard", "resources", "score", "save", "x"]
+KINDS = [*("teach", "judged", "hold", "back"), "state", "source", "segment", "retrain", "guard"]
+KINDS += ["resources", "score", "save", "x"]
 KEYS = [
     *("time", "monotonic", "lost", "action", "name", "live", "frames", "dropped", "note", "reason", "seconds", "votes"),
     *("frame_age_ms", "unknown_frames", "stream_accuracy", "pseudo_accuracy", "decision", "pause", "when", "deployed"),
+    *("to", "held", "right", "new", "stream"),
     *("frozen", "images", "ok", "bytes", "dropped_frames", "dropped_segments", "passed_over"),
 ]
 WORDS = ["opened", "ended", "lost", "reconnected", "paused", "resumed", "accepted", "rejected", "before", "after"]

@@ -51,11 +51,13 @@ def seen(story: Story) -> str:
     said = f"{several(total, 'frame')} in {several(story.total.segments, 'segment')}, by the vote on each frame."
     if unknown:
         said += f" {several(unknown, 'frame')} showed none of the classes, whatever was voted for."
+    cameras = [(safe(name), whole(segments)) for name, segments in story.streams.most_common()]
     each = f"A bar is {several(story.timeline.width, 'segment')}."
     return section(
         "What was seen",
         *(paragraph(said), chart, paragraph(each, soft=True)),
         folded("Every class", table(("class", "frames", "share"), rows, (1, 2))),
+        folded("By camera", table(("camera", "segments"), cameras, (1,))) if cameras else "",
     )
 
 
@@ -148,8 +150,22 @@ def camera(story: Story) -> str:
     said += f", away for {duration(story.away_seconds)} in all." if kinds["reconnected"] else "."
     if kinds["frozen"] or kinds["black"]:
         said += f" Its picture was frozen {several(kinds['frozen'], 'time')}, black {whole(kinds['black'])}."
-    rows = [(stamp(time), safe(what), safe(why)) for time, what, why in reversed(story.camera)]
-    return section("The camera", paragraph(said), folded("The newest", table(("time (UTC)", "", ""), rows)))
+    rows = [(stamp(time), safe(name), safe(what), safe(why)) for time, name, what, why in reversed(story.camera)]
+    return section("The camera", paragraph(said), folded("The newest", table(("time (UTC)", "", "", ""), rows)))
+
+
+def people(story: Story) -> str:
+    """What people taught and judged."""
+    told = story.people
+    judged, taught = told.right + told.wrong, told.did["taught"]
+    if not judged and not told.told:
+        return ""
+    said = f"{several(taught, 'teaching was', 'teachings were')} taken"
+    said += f", {whole(told.did['refused'])} refused, {whole(told.did['undone'])} taken back."
+    if judged:
+        said += f" Of {several(judged, 'frame')} that were judged {percent(told.right / judged)} were answered right."
+    rows = [(stamp(time), safe(words)) for time, words in reversed(told.told)]
+    return section("What people said", paragraph(said), table(("time (UTC)", ""), rows) if rows else "")
 
 
 def ages(story: Story) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from deco_runtime.story.figures import count, number, part, text
+from deco_runtime.story.people import KINDS, People
+from deco_runtime.story.runs import Run, Score
 from deco_runtime.story.timeline import Bucket, Timeline
 
 MOST_TOLD = 50
@@ -19,45 +20,6 @@ MOST_SCORES = 400
 
 Event = Mapping[str, Any]
 _DIGITS = re.compile(r"\d+(\.\d+)?")
-
-
-@dataclass
-class Run:
-    """One start of deco-run.
-
-    began, ended: times of its first and last event. seconds: between them. sources: names. frames, dropped, unknown:
-    predicted, not waited for, of none of the classes. accepted, rejected: updates. finished: whether it came to its
-    end. before, after, frozen: accuracies on the test images, of the deployed model and of the one that never learns.
-    """
-
-    began: str
-    start: float | None = None
-    ended: str = ""
-    seconds: float = 0.0
-    sources: list[str] = field(default_factory=list)
-    live: bool = False
-    segments: int = 0
-    frames: int = 0
-    dropped: int = 0
-    unknown: int = 0
-    accepted: int = 0
-    rejected: int = 0
-    lost: int = 0
-    finished: bool = False
-    before: float | None = None
-    after: float | None = None
-    frozen: float | None = None
-
-
-@dataclass(frozen=True)
-class Score:
-    """Accuracies after so many segments of the file."""
-
-    at: int
-    when: str
-    deployed: float
-    frozen: float | None
-    images: int
 
 
 class Story:
@@ -77,7 +39,9 @@ class Story:
         self.reasons: Counter[str] = Counter()
         self.pauses: Counter[str] = Counter()
         self.pause_seconds: dict[str, float] = {}
-        self.camera: deque[tuple[str, str, str]] = deque(maxlen=MOST_TOLD)
+        self.people = People()
+        self.streams: Counter[str] = Counter()
+        self.camera: deque[tuple[str, str, str, str]] = deque(maxlen=MOST_TOLD)
         self.camera_kinds: Counter[str] = Counter()
         self.away_seconds = 0.0
         self.saves = self.refused_saves = 0
@@ -98,6 +62,7 @@ class Story:
             "resources": self._resources,
             "score": self._score,
             "save": self._save,
+            **dict.fromkeys(KINDS, lambda event, run: self.people.take(event, run.ended)),
         }
 
     def take(self, event: Event) -> None:
@@ -164,7 +129,7 @@ class Story:
             if action == "reconnected" and seconds is not None:
                 self.away_seconds += max(0.0, seconds)
             after = f"after {seconds:.1f} s" if seconds is not None else ""
-            self.camera.append((run.ended, action, text(event, "reason") or after))
+            self.camera.append((run.ended, name, action, text(event, "reason") or after))
 
     def _counts(self, event: Event, run: Run, dropped: str) -> None:
         """Frames of a run so far, which never become fewer."""
@@ -182,6 +147,9 @@ class Story:
         dropped = count(event, "dropped_segments")
         self.dropped_segments += max(0, dropped - self._seen_dropped)
         self._seen_dropped = max(dropped, self._seen_dropped)
+        stream = (text(event, "stream") or "")[:100]
+        if stream and (stream in self.streams or len(self.streams) < MOST_KINDS):
+            self.streams[stream] += 1
         votes, age = part(event, "votes"), part(event, "frame_age_ms")
         median = number(age, "median")
         self.timeline.add(

@@ -70,9 +70,10 @@ class Outputs(Listener):
     def _source_notice(self, event: happened.SourceNotice) -> None:
         if event.notice.action not in ("lost", "reconnected"):
             return
-        for debouncer in self._debouncers.values():
-            debouncer.interrupt()
-        self._tell("lost" if event.notice.action == "lost" else "back", 0, datetime.now(timezone.utc), {})
+        stream = 0
+        if stream in self._debouncers:
+            self._debouncers[stream].interrupt()
+        self._tell("lost" if event.notice.action == "lost" else "back", stream, datetime.now(timezone.utc), {})
 
     def _frame_predicted(self, event: happened.FramePredicted) -> None:
         frame, label, stream = event.frame, event.label, 0
