@@ -298,13 +298,14 @@ def test_what_is_refused_is_not_tried_again(capsys: pytest.CaptureFixture[str]) 
     with sending(way) as sender:
         sender.give(message(1))
         sender.settle(soon())
-        way.error = ValueError("of a way out of another package,\nin two lines")
+        way.error = ValueError("of a way out with a defect,\nin two lines")
         sender.give(message(2))
-        time.sleep(0.1)  # some tries
+        sender.settle(soon())
         assert sender.lost == 2
         way.error = None
+        sender.give(message(3))
         sender.settle(soon())
-        assert (way.sent, sender.lost) == ([2], 1)
+        assert (way.sent, sender.lost) == ([3], 2)
     assert capsys.readouterr().err.count("\n") == 2
 
 
@@ -364,6 +365,14 @@ def test_frames_of_a_camera_have_the_time_when_they_were_taken(capsys: pytest.Ca
     assert abs((times[1] - datetime.now(timezone.utc)).total_seconds()) < 5
     assert lines[1]["class"] == "<b>\udce9"
     assert "at" not in lines[0]
+
+
+def test_a_confidence_that_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON knows none, and who reads it should not have to."""
+    with Bus(Outputs(["-"], on="frame")) as bus:
+        bus.emit(happened.FramePredicted("cat", float("nan"), Frame(PIXELS, time.monotonic()), {}))
+        assert bus.lost() == {"lost_outputs": 0}
+    assert json.loads(capsys.readouterr().out)["confidence"] is None
 
 
 def test_a_camera_that_was_away_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:

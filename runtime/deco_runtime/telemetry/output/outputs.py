@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
@@ -77,7 +78,8 @@ class Outputs(Listener):
 
     def _frame_predicted(self, event: happened.FramePredicted) -> None:
         frame, label, stream = event.frame, event.label, 0
-        figures = {"class": label, "unknown": label is None, "confidence": round(event.confidence, 4)}
+        sure = round(event.confidence, 4) if math.isfinite(event.confidence) else None
+        figures: dict[str, Any] = {"class": label, "unknown": label is None, "confidence": sure}
         if not self._live:
             figures["at"] = round(frame.time, 3)
         if self._on == "frame":

@@ -86,8 +86,8 @@ class Sender:
             idle_s = TEND_S
             try:
                 works = self._carry(message)
-            except Exception as error:  # a way out of another package raises whatever it likes
-                self._failed(message, error if isinstance(error, NotSentError) else NotSentError(first_line(error)))
+            except NotSentError as error:
+                self._failed(message, error)
                 self._rest(pause)
                 pause, idle_s = min(2 * pause, LONGEST_S), 0.0
             else:
@@ -101,10 +101,15 @@ class Sender:
             return
 
     def _carry(self, message: Message | None) -> bool:
-        """Send it, or without one look after the connection; whether the way out is known to work."""
-        if message is None:
-            return self._way.tend()
-        self._way.send(message)
+        """Send it, or without one look after the connection; whether it is known to work. Raises NotSentError."""
+        try:
+            if message is None:
+                return self._way.tend()
+            self._way.send(message)
+        except NotSentError:
+            raise
+        except Exception as error:  # of a way out with a defect: the same message would raise it for ever
+            raise NotSentError(first_line(error), again=False) from error
         return True
 
     def _next(self, idle_s: float) -> Message | None:
