@@ -32,7 +32,10 @@ SLOW = {
         "test_measure_unknown",
     ),
     *("test_memory", "test_sweep", "test_export_cli", "test_representation", "test_graphs", "test_backbone"),
-    *("test_backbone_operators", "test_output_run"),
+    "test_backbone_operators",
+    "test_view_sources",
+    "test_together",
+    "test_output_run",
 }
 """Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
 

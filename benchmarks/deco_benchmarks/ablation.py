@@ -183,7 +183,8 @@ def ablate(
     were right."""
     bundle = open_bundle(bundle_path)
     engine, preprocessing, start = open_engine(bundle, config.engine), bundle.preprocessing, voter.start(bundle)
-    recipe = replace(recipe_of(config), retrain_interval=MOST)  # solved once, by each variant at the end
+    # Solved once, by each variant at the end.
+    recipe = replace(DecoPlus.RECIPE, segment=recipe_of(config).segment, retrain_interval=MOST)
     spec, segment, corruption_rng = (
         streams.parse(config.stream),
         recipe_of(config).segment,

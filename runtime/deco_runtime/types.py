@@ -40,12 +40,14 @@ class Frame:
         that what is counted in them does not depend on how fast it is replayed.
     label: true class index where the source knows it (a labelled folder), for scoring only; else None.
     fault: set by a live source for a picture that is predicted like any other, but not learned from.
+    stream: number of the stream it is of, where a source is made of several.
     """
 
     pixels: Pixels
     time: float
     label: int | None = None
     fault: Fault | None = None
+    stream: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,13 @@ class Notice:
         "reconnected", "resized", "frozen", "black" (for a while now), or "cleared" (neither any more).
     words: one line for people, "" if there is nothing to read.
     figures: for the event stream.
+    stream: number of the stream that says it, as in Frame.
     """
 
     action: Literal["waiting", "lost", "reconnected", "resized", "frozen", "black", "cleared"]
     words: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
+    stream: int = 0
 
 
 Observed = dict[str, Floats]
@@ -77,6 +81,7 @@ class Segment:
     confidence: (n,) float32 in (0, 1], p(x)_ŷ, used as the weight w of the loss.
     labels: (n,) int64 true labels for scoring only, −1 where unknown. The learner never reads them.
     cut: (n,) bool, frames in front of which the stream was interrupted; None where it was not.
+    stream: number of the stream that all of them are of, as in Frame.
     """
 
     observed: Observed
@@ -84,6 +89,7 @@ class Segment:
     confidence: Floats
     labels: Ints
     cut: Bools | None = None
+    stream: int = 0
 
     def __len__(self) -> int:
         return len(self.pseudo)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from deco_runtime.errors import RuntimeMissingError, SourceError
 from deco_runtime.sources import SourceRequest, _camera, _live, camera
 from deco_runtime.sources._live import Live
+from deco_runtime.sources.view import Roi, View
 from deco_runtime.types import Frame, Notice
 from mjpeg_server import jpeg
 
@@ -260,6 +262,16 @@ def test_picamera2_delivers_blue_first() -> None:
     assert len({int(frame.pixels[0, 0, 2]) for frame in frames}) == len(frames) > 2
     figures = source.figures()
     assert [figures[name] for name in ("width", "height", "fps", "fourcc")] == [640, 480, 30.0, "RGB888"]
+
+
+@pytest.mark.usefixtures("picamera2")
+def test_picamera2_is_looked_at() -> None:
+    source = camera.open_source("picamera2", replace(REQUEST, view=View(Roi.parse("0,0,100,50"), 90, 3)))
+    frames = [item for item, _ in zip(source.frames(), range(4), strict=False) if isinstance(item, Frame)]
+    source.close()
+    assert {frame.pixels.shape for frame in frames} == {(50, 100, 3)}
+    figures = source.figures()
+    assert [figures[name] for name in ("width", "height", "every")] == [100, 50, 3]
 
 
 @pytest.mark.usefixtures("picamera2")

@@ -268,6 +268,9 @@ def test_the_status_says_what_keeps_the_run_busy(listener: Listener, clock: list
     assert listener.hear(1) == {"STATUS": "7 segments, 3 updates; waiting for the camera"}
     back = happened.SourceNotice("cam", Notice("reconnected", "it is back"))
     assert status(back) == "7 segments, 3 updates; too hot to learn"
+    bus.emit(happened.SourceNotice("left", Notice("lost", "it is gone", stream=1), "left"))
+    assert status() == "7 segments, 3 updates; too hot to learn, waiting for left"
+    bus.emit(happened.SourceNotice("left", Notice("reconnected", "it is back", stream=1), "left"))
     short = happened.ResourcesPaused("free memory", None, 32, "there is no more")
     assert status(short) == "7 segments, 3 updates; too short of memory to learn"
     resumed = happened.ResourcesResumed("free memory")

@@ -367,6 +367,23 @@ def test_frames_of_a_camera_have_the_time_when_they_were_taken(capsys: pytest.Ca
     assert "at" not in lines[0]
 
 
+def test_each_of_several_cameras_has_its_own_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bus(Outputs(["-"], after=1.0)) as bus:
+        bus.emit(opened(live=True))
+        for i in range(12):
+            for stream, label in enumerate(("cat", "dog")):
+                frame = Frame(PIXELS, i / 10, stream=stream)
+                bus.emit(happened.FramePredicted(label, 0.9, frame, {}, stream=f"camera {stream}"))
+        bus.emit(happened.SourceNotice("camera 1", Notice("lost", "it is gone", stream=1), "camera 1"))
+        bus.lost()
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["event"], line["stream"], line.get("class")) for line in told] == [
+        ("change", 0, "cat"),
+        ("change", 1, "dog"),
+        ("lost", 1, None),
+    ]
+
+
 def test_a_confidence_that_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
     """JSON knows none, and who reads it should not have to."""
     with Bus(Outputs(["-"], on="frame")) as bus:

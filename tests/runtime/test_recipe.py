@@ -16,6 +16,7 @@ from deco_runtime.learning.deco_plus import DecoPlus
 from deco_runtime.learning.hyperparameters import CHOICES, Hyperparameters
 from deco_runtime.learning.recipe import LARGEST, MOST, Recipe, override, settable
 from deco_runtime.learning.registry import named
+from deco_runtime.learning.teachable import TaughtRecipe
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,16 +147,16 @@ def test_set_changes_only_what_it_names() -> None:
 
 def test_what_may_be_set_is_what_the_learner_goes_by() -> None:
     assert settable(named("paper")) == tuple(f.name for f in fields(Hyperparameters) if f.name != "name")
-    assert settable(named("deco+")) == ("segment", "retrain_interval")
-    assert override(named("deco+"), ["segment=64", "retrain_interval=3"]) == Recipe(
+    assert settable(named("deco+")) == ("segment", "retrain_interval", "taught_weight")
+    assert override(named("deco+"), ["segment=64", "retrain_interval=3"]) == TaughtRecipe(
         "deco+", segment=64, retrain_interval=3
     )
     for text in ("alpha=0", "method=condensation", "nonsense=1"):
         with pytest.raises(UsageError) as caught:
             override(named("deco+"), [text])
         assert str(caught.value) == (
-            "expected --set KEY=VALUE with KEY one of segment, retrain_interval for --recipe deco+, but found "
-            f"{text!r}; correct it"
+            "expected --set KEY=VALUE with KEY one of segment, retrain_interval, taught_weight for --recipe deco+, but "
+            f"found {text!r}; correct it"
         )
     with pytest.raises(
         UsageError, match=r"one of segment, .*, vote, .* for --recipe paper, but found 'method=regression'"
@@ -203,7 +204,7 @@ def test_any_set_gives_a_recipe_or_a_usage_error(text: str) -> None:
 def test_named_recipes() -> None:
     assert all(named(name) is each.RECIPE for name, each in registry.learners().items())
     assert named("paper") == Deco.RECIPE == Hyperparameters()
-    assert named("deco+") == DecoPlus.RECIPE == Recipe("deco+", segment=128, retrain_interval=1)
+    assert named("deco+") == DecoPlus.RECIPE == TaughtRecipe("deco+", segment=128, retrain_interval=1)
     assert named("frozen") == Recipe("frozen")
     with pytest.raises(UsageError, match=r"expected --recipe to be one of .*paper.*, but found 'papers'"):
         named("papers")
@@ -236,7 +237,7 @@ def test_the_paper_s_values() -> None:
 
 
 def test_json_holds_a_learner_s_own_values_and_gives_its_recipe() -> None:
-    for recipe in (Recipe("deco+", 64, 3), Hyperparameters(segment=64, alpha=0.0), Recipe("frozen", 5)):
+    for recipe in (TaughtRecipe("deco+", 64, 3), Hyperparameters(segment=64, alpha=0.0), Recipe("frozen", 5)):
         values = json.loads(json.dumps(recipe.to_json()))
         found = registry.from_json(values)
         assert found == recipe

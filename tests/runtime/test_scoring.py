@@ -35,7 +35,7 @@ def write(root: Path, names: list[str], each: int = 2) -> None:
 def test_images_are_read_from_the_test_part_if_there_is_one(bundle: Bundle, tmp_path: Path, parts: list[str]) -> None:
     for part in parts:
         write(tmp_path / part, ["3", "7"], each=5 if part == "train" else 2)
-    pixels, labels, note = read_test_folder(tmp_path, bundle)
+    pixels, labels, note = read_test_folder(tmp_path, bundle, bundle.classes)
     assert pixels.shape == (4, 16, 16, 3)
     assert labels.tolist() == [3, 3, 7, 7]
     assert pixels[2].max() == 20
@@ -45,7 +45,7 @@ def test_images_are_read_from_the_test_part_if_there_is_one(bundle: Bundle, tmp_
 def test_unreadable_images_are_named_and_left_out(bundle: Bundle, tmp_path: Path) -> None:
     write(tmp_path, ["3"])
     (tmp_path / "3" / "bad.png").write_bytes(b"nothing")
-    _, labels, note = read_test_folder(tmp_path, bundle)
+    _, labels, note = read_test_folder(tmp_path, bundle, bundle.classes)
     assert len(labels) == 2
     assert note is not None
     assert "bad.png" in note
@@ -68,14 +68,14 @@ def seen(*files: Path) -> frozenset[str]:
 
 
 def test_images_that_the_model_learns_from_do_not_score_it(bundle: Bundle, trained: Path) -> None:
-    pixels, labels, note = read_test_folder(trained, bundle)
+    pixels, labels, note = read_test_folder(trained, bundle, bundle.classes)
     assert labels.tolist() == [3, 3, 3, 7, 7, 7, 7]
     assert pixels.max(axis=(1, 2, 3)).tolist() == [10 * i for i in range(1, 8)]
     assert note == "left out of the test images those that the model learns from (1 trained on)"
     copy = trained.parent / "copy.png"
     copy.write_bytes((trained / "7" / "2.png").read_bytes())
     pixels, labels, note = read_test_folder(
-        trained, bundle, seen(copy, trained / "3" / "0.png", trained / "missing.png")
+        trained, bundle, bundle.classes, seen(copy, trained / "3" / "0.png", trained / "missing.png")
     )
     assert labels.tolist() == [3, 3, 3, 7, 7, 7]
     assert note == "left out of the test images those that the model learns from (1 trained on and 1 streamed)"
@@ -83,23 +83,23 @@ def test_images_that_the_model_learns_from_do_not_score_it(bundle: Bundle, train
 
 def test_nothing_left_to_score_is_an_error(bundle: Bundle, trained: Path) -> None:
     with pytest.raises(DataError, match=r"found only such in .*photos \(1 trained on and 7 streamed\): name another"):
-        read_test_folder(trained, bundle, seen(*trained.glob("*/*.png")))
+        read_test_folder(trained, bundle, bundle.classes, seen(*trained.glob("*/*.png")))
 
 
 def test_a_test_folder_of_a_class_called_test(bundle: Bundle, tmp_path: Path) -> None:
     write(tmp_path, ["3", "7"])
     write(tmp_path / "test", ["3", "7"], each=3)
-    assert len(read_test_folder(tmp_path, bundle)[1]) == 6
+    assert len(read_test_folder(tmp_path, bundle, bundle.classes)[1]) == 6
     named = replace(bundle, classes=("3", "7", "test"))
     (tmp_path / "test" / "0.png").write_bytes((tmp_path / "3" / "0.png").read_bytes())
     for name in ("3", "7"):
         shutil.rmtree(tmp_path / "test" / name)
-    assert read_test_folder(tmp_path, named)[1].tolist() == [0, 0, 1, 1, 2]
+    assert read_test_folder(tmp_path, named, named.classes)[1].tolist() == [0, 0, 1, 1, 2]
 
 
 def test_images_of_none_of_the_classes_are_not_scored(bundle: Bundle, tmp_path: Path) -> None:
     write(tmp_path, ["3", "7", "none"])
-    _, labels, note = read_test_folder(tmp_path, bundle)
+    _, labels, note = read_test_folder(tmp_path, bundle, bundle.classes)
     assert sorted(labels.tolist()) == [3, 3, 7, 7]
     assert note == "images of none of the classes are not scored (2)"
 
@@ -108,7 +108,7 @@ def test_nothing_readable_is_an_error(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "3").mkdir()
     (tmp_path / "3" / "bad.png").write_bytes(b"nothing")
     with pytest.raises(DataError, match="found none"):
-        read_test_folder(tmp_path, bundle)
+        read_test_folder(tmp_path, bundle, bundle.classes)
 
 
 def test_accuracy_is_the_share_of_right_answers(engine, bundle: Bundle) -> None:

@@ -67,7 +67,7 @@ def run(bundle: Bundle, state: Path, monkeypatch: pytest.MonkeyPatch, **options:
         bundle=bundle.path, state=state, engine="portable", precision="fp32", max_segments=SEGMENTS, test=None, stc=1,
         seed=0, events=None, save_every=0, **usual,
     )  # fmt: skip
-    ready, behind = prepare(asked, "video", str(bundle.path / "demo" / "stream.avi"), time.monotonic())
+    ready, behind = prepare(asked, [("video", str(bundle.path / "demo" / "stream.avi"))], time.monotonic())
     engine.given.clear()  # the golden values were checked
     with ready.bus:
         summary = ready.go(behind)

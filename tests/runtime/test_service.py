@@ -83,7 +83,7 @@ def test_any_path_arrives_as_it_is(
     bundle: Path, state: Path | None, program: Path, needed: list[Path], device: Path, remote: bool
 ) -> None:
     camera = f"http:/{device}" if remote else f"/dev{device}"
-    made = unit(Service("deco", bundle, camera, state, None, None, program, tuple(needed)))
+    made = unit(Service("deco", bundle, (camera,), state, None, None, program, tuple(needed)))
     (command,) = values(made, "ExecStart")
     assert command[0] == ":"  # no $VARIABLES
     assert read(command[1:], c_escapes=True) == [
@@ -101,7 +101,7 @@ def test_any_path_arrives_as_it_is(
 
 
 def example(camera: str, user: str | None = None, state: Path | None = None) -> str:
-    return unit(Service("deco", Path("/opt/bundle"), camera, state, user, None, Path("/opt/venv/bin/python"), ()))
+    return unit(Service("deco", Path("/opt/bundle"), (camera,), state, user, None, Path("/opt/venv/bin/python"), ()))
 
 
 def test_a_camera_of_this_machine_has_no_network() -> None:
@@ -246,6 +246,32 @@ def test_secrets_of_answers_are_for_root_alone(bundle: Path, units: Path, capsys
     said = capsys.readouterr()
     assert "Secret" not in said.out + said.err
     assert 'write DECO_RUN_OUTPUT="https://ha.local/*** http://other:1", with what is hidden here, to' in said.err
+
+
+def test_several_cameras_and_what_of_them_is_looked_at(bundle: Path, units: Path) -> None:
+    """deco-run takes devices first, and so do the options that are given for each."""
+    more = ["--camera", "2", "--roi", "0,0,50%,1", "--roi", "1,2,3,4", "--rotate", "90", "--every", "3"]
+    install(bundle, *more, camera="rtsp://10.0.0.7/live")
+    made = (units / "deco.service").read_text()
+    command = read(values(made, "ExecStart")[0][1:], c_escapes=True)
+    assert command[7:] == [
+        *("--camera", "/dev/video2", "--video", "rtsp://10.0.0.7/live"),
+        *("--roi", "1,2,3,4", "--roi", "0%,0%,50%,100%", "--rotate", "90", "--every", "3"),
+    ]
+    lines = made.splitlines()
+    for line in ("DeviceAllow=char-video4linux rw", "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6"):
+        assert line in lines
+    assert not {"PrivateDevices=yes", "PrivateNetwork=yes"} & {*lines}
+    install(bundle, "--camera", "http://a/1?token=Secret", "--camera", "1", camera="rtsp://user:pw@b/2")
+    made = (units / "deco.service").read_text()
+    assert read(values(made, "ExecStart")[0][1:], c_escapes=True)[7:] == ["--camera", "/dev/video1"]
+    kept = (units / "deco.env").read_text()
+    assert kept == 'DECO_RUN_VIDEO="rtsp://user:pw@b/2 http://a/1?token=Secret"\n'
+
+
+def test_what_of_no_camera_can_be_looked_at(bundle: Path, units: Path) -> None:
+    refused(UsageError, "expected four numbers X,Y,WIDTH,HEIGHT", bundle, "--roi", "1,2")
+    refused(UsageError, "expected one --rotate for all pictures", bundle, "--rotate", "90", "--rotate", "0")
 
 
 def test_the_variable_is_the_option(bundle_path: Path) -> None:

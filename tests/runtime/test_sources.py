@@ -498,7 +498,26 @@ def test_options_are_given_as_their_sources_expect() -> None:
     given: dict[str, Any] = {}
     options = [module.OPTION for module in sources.discover().values()]
     command = click.Command("deco-run", params=options, callback=lambda **values: given.update(values))
-    command.main(["--camera", "0", "--images", "some/folder"], standalone_mode=False)
-    assert given["camera"] == "0"
+    command.main(["--camera", "0", "--camera", "2", "--images", "some/folder"], standalone_mode=False)
+    assert given["camera"] == ("0", "2")
     assert given["images"] == Path("some/folder")
-    assert given["video"] is None
+    assert given["video"] == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "values"),
+    [
+        ("rtsp://a/1", ("rtsp://a/1",)),
+        ("rtsp://a/1 http://b/2\n HTTPS://c/3 ", ("rtsp://a/1", "http://b/2", "HTTPS://c/3")),
+        ("a file with blanks.avi", ("a file with blanks.avi",)),
+        ("", ()),
+    ],
+)
+def test_the_variable_holds_one_value_or_several_addresses(
+    said: str, values: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setenv(video.VARIABLE, said)
+    command = click.Command("deco-run", params=[video.OPTION], callback=lambda **values: given.update(values))
+    command.main([], standalone_mode=False)
+    assert given["video"] == values

@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from deco_runtime.commands.recipes import RecipeName
+from deco_runtime.commands.view_options import view_options, words
 from deco_runtime.errors import RuntimeMissingError, StateError, UsageError
 from deco_runtime.learning import registry
 from deco_runtime.sources.video import VARIABLE
@@ -42,28 +43,35 @@ _LOCAL = ("SupplementaryGroups=video", "DevicePolicy=closed", "DeviceAllow=char-
 class Service:
     """What a unit depends on. All paths are absolute.
 
-    camera: a device, or a URL. state: None for systemd's own directory STATES/name. user: None for one that systemd
-    makes up. recipe: None for the bundle's own. program: the interpreter. needed: further directories of the program
-    that the sandbox would hide. secret: a file that keeps what everybody could read in the unit, None where that is
-    nothing. hidden: the variables that it sets. outputs: addresses of `--output`.
+    cameras: devices, and behind them URLs. view: options that say what of the pictures is looked at. state: None for
+    systemd's own directory STATES/name. user: None for one that systemd makes up. recipe: None for the bundle's own.
+    program: the interpreter. needed: further directories of the program that the sandbox would hide. secret: a file
+    that keeps what everybody could read in the unit, None where that is nothing. hidden: the variables that it sets.
+    outputs: addresses of `--output`.
     """
 
     name: str
     bundle: Path
-    camera: str
+    cameras: tuple[str, ...]
     state: Path | None
     user: str | None
     recipe: str | None
     program: Path
     needed: tuple[Path, ...]
     secret: Path | None = None
+    view: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
     @property
     def remote(self) -> bool:
-        """Whether the camera is somewhere in the network."""
-        return "://" in self.camera
+        """Whether a camera is somewhere in the network."""
+        return any(map(_is_remote, self.cameras))
+
+    @property
+    def local(self) -> bool:
+        """Whether a camera is at this machine."""
+        return not all(map(_is_remote, self.cameras))
 
     @property
     def network(self) -> bool:
@@ -84,11 +92,15 @@ def word(text: str) -> str:
 
 def unit(service: Service) -> str:
     """The text of the unit; docs/service.md says what each line is for."""
-    bundle, remote, network, state = word(str(service.bundle)), service.remote, service.network, service.state
+    bundle, network, state = word(str(service.bundle)), service.network, service.state
     arguments = ["-m", "deco_runtime.commands.run", "--bundle", str(service.bundle)]
     arguments += ["--state", str(state or STATES / service.name)]
-    if VARIABLE not in service.hidden:
-        arguments += ["--video" if remote else "--camera", service.camera]
+    for camera in service.cameras:
+        if not _is_remote(camera):
+            arguments += ["--camera", camera]
+        elif VARIABLE not in service.hidden:
+            arguments += ["--video", camera]
+    arguments += service.view
     arguments += ["--recipe", service.recipe] if service.recipe else []
     if OUTPUTS not in service.hidden:
         arguments += [each for address in service.outputs for each in ("--output", address)]
@@ -117,7 +129,7 @@ def unit(service: Service) -> str:
         "UMask=0077",
         *(f"BindReadOnlyPaths={word(str(path))}" for path in (service.bundle, *service.needed)),
         *("ProtectSystem=strict", "ProtectHome=tmpfs", "PrivateTmp=yes"),
-        *(["PrivateDevices=yes"] if remote else _LOCAL),
+        *(_LOCAL if service.local else ["PrivateDevices=yes"]),
         *([] if network else ["PrivateNetwork=yes"]),
         f"RestrictAddressFamilies=AF_UNIX{' AF_INET AF_INET6' if network else ''}",
         *("NoNewPrivileges=yes", "CapabilityBoundingSet="),
@@ -146,9 +158,12 @@ def unit(service: Service) -> str:
 )
 @click.option(
     "--camera",
+    "cameras",
     required=True,
+    multiple=True,
     metavar="INDEX|DEVICE|URL",
-    help="0 for the first camera of this machine, its device such as /dev/video0, or a network camera's URL.",
+    help="0 for the first camera of this machine, its device such as /dev/video0, or a network camera's URL. Given "
+    "more than once, all of them teach one learner.",
 )
 @click.option(
     "--state",
@@ -170,13 +185,14 @@ def unit(service: Service) -> str:
 @click.option("--print", "show", is_flag=True, help="Write the unit to standard output, and to no file.")
 def install_service(
     bundle: Path,
-    camera: str,
+    cameras: tuple[str, ...],
     state: Path | None,
     recipe: str | None,
     outputs: tuple[str, ...],
     user: str | None,
     name: str,
     show: bool,
+    **view: Any,
 ) -> None:
     """Make a systemd service of this machine that predicts and learns from boot to shutdown.
 
@@ -206,10 +222,13 @@ def install_service(
     _check_readable((*_files(opened), program, Path(__file__)), user, groups)
     packages = Path(__file__).absolute().parents[1]
     needed = _hidden((Path(sys.prefix), Path(sys.base_prefix), packages, opened.path.resolve()), opened.path)
-    target, url = UNITS / f"{name}.service", _camera(camera)
-    kept = _secrets(url, outputs)
+    given = [_camera(each) for each in cameras]
+    order = sorted(range(len(given)), key=lambda i: _is_remote(given[i]))  # as deco-run takes them
+    given, looked = [given[i] for i in order], words(order, **view)
+    target, kept = UNITS / f"{name}.service", _secrets([each for each in given if _is_remote(each)], outputs)
     secret = target.with_suffix(".env") if kept else None
-    text = unit(Service(name, opened.path, url, directory, user, recipe, program, needed, secret, tuple(kept), outputs))
+    place = (name, opened.path, tuple(given), directory, user, recipe, program, needed)
+    text = unit(Service(*place, secret, looked, tuple(kept), outputs))
     start = f"systemctl daemon-reload && systemctl enable --now {name}"
     if show:
         click.echo(text, nl=False)
@@ -226,10 +245,16 @@ def install_service(
     click.echo(f"wrote {target}; start it, now and at every boot, with\n{start}")
 
 
-def _secrets(url: str, outputs: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+install_service.params += view_options()
+
+
+def _secrets(urls: list[str], outputs: tuple[str, ...]) -> dict[str, tuple[str, str]]:
     """Variables for what must not stand in a unit: the value, and how it may be shown."""
     ways = [address if address == "-" else open_way(address).name for address in outputs]
-    found = {VARIABLE: (url, redact(url)), OUTPUTS: (" ".join(outputs), " ".join(ways))}
+    found = {
+        VARIABLE: (" ".join(urls), " ".join(map(redact, urls))),
+        OUTPUTS: (" ".join(outputs), " ".join(ways)),
+    }
     return {name: (value, shown) for name, (value, shown) in found.items() if value != shown}
 
 
@@ -282,6 +307,10 @@ def _camera(given: str) -> str:
             f"expected --camera to be a number, a path below /dev or a URL, but found {given!r}; change it"
         )
     return device
+
+
+def _is_remote(camera: str) -> bool:
+    return "://" in camera
 
 
 def _groups(user: str | None) -> tuple[int, frozenset[int]]:

@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
 from importlib import import_module, util
@@ -18,9 +20,11 @@ import click
 from deco_runtime import sources
 from deco_runtime.commands.run_options import options
 from deco_runtime.commands.terminal import exit_with, interrupted, on_signals
+from deco_runtime.commands.view_options import views
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.running.limits import Limits
 from deco_runtime.telemetry.console import tell
+from deco_runtime.telemetry.redact import redact
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -51,6 +55,7 @@ object.
 deco-run --bundle digits-bundle --demo                    the stream inside the bundle
 deco-run --bundle bundle --camera 0 --events events.jsonl
 deco-run --bundle bundle --images photos --test others    a labelled folder as a stream, scored on another
+deco-run teach --help                                     corrections and new classes, also while a run goes on
 deco-run install-service --help                           a systemd service, from boot to shutdown
 deco-run show bundle-state --events events.jsonl          what a run did, as a page of HTML
 """
@@ -58,12 +63,8 @@ deco-run show bundle-state --events events.jsonl          what a run did, as a p
 
 def deco_run(**values: Any) -> int:
     """The command's body; values: of its options, see `--help`. Returns the exit code."""
-    names = sources.discover()
-    given = {name: values[name] for name in names if values[name] is not None}
-    if len(given) != 1:
-        listed = ", ".join(f"--{name}" for name in names)
-        raise UsageError(f"expected exactly one of {listed}, but found {len(given)}; say where the frames come from")
-    if values["labels"] is not None and (values["video"] is None or "://" in values["video"]):
+    given = _given(values)
+    if values["labels"] is not None and (len(given) > 1 or given[0][0] != "video" or "://" in given[0][1]):
         raise UsageError(
             "expected --labels beside --video FILE, whose frames it numbers, but found another source; leave it out"
         )
@@ -80,8 +81,9 @@ def deco_run(**values: Any) -> int:
 
     limits = Limits(values["cpu_share"], values["memory_limit"], values["max_temperature"])
     known = {field.name for field in fields(Options)}
-    asked = Options(**{key: value for key, value in values.items() if key in known}, limits=limits)
-    run, behind = prepare(asked, *given.popitem(), started=STARTED)
+    looked = tuple(views(len(given), values["roi"], values["rotate"], values["every"]))
+    asked = Options(**{key: value for key, value in values.items() if key in known}, limits=limits, views=looked)
+    run, behind = prepare(asked, given, started=STARTED)
     # A handler interrupts the main thread anywhere, also where it holds the lock of an Event; this queue has none.
     wanted: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -102,7 +104,35 @@ def deco_run(**values: Any) -> int:
     return 0
 
 
-SUBCOMMANDS = {"install-service": "install_service:install_service", "show": "show:show"}
+def _given(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The sources that were asked for, by option and value. Raises UsageError for none, and for several that cannot be
+    learned from at once."""
+    found = sources.discover()
+    given = []
+    for name, module in found.items():
+        value = values[name]
+        given += [(name, each) for each in value] if module.OPTION.multiple else [(name, value)] * (value is not None)
+    listed = ", ".join(f"--{name}" for name in found)
+    if not given:
+        raise UsageError(f"expected exactly one of {listed}, but found 0; say where the frames come from")
+    if len(given) > 1:
+        live = [hasattr(found[name], "is_live") and found[name].is_live(value) for name, value in given]
+        if not all(live):
+            raise UsageError(
+                f"expected exactly one of {listed}, or several that are live, --camera and --video URL, but found "
+                f"{len(given)}; leave some out"
+            )
+        often, count = Counter(value for _, value in given).most_common(1)[0]
+        if count > 1:
+            raise UsageError(f"expected each camera once, but found {redact(often)} {count} times; leave it out")
+    return given
+
+
+SUBCOMMANDS = {
+    "install-service": "install_service:install_service",
+    "show": "show:show",
+    "teach": "teach:teach",
+}
 """By name, the module here and the click command in it."""
 
 

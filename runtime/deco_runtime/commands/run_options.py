@@ -8,6 +8,7 @@ import click
 
 from deco_runtime import sources
 from deco_runtime.commands.recipes import RecipeName
+from deco_runtime.commands.view_options import view_options
 from deco_runtime.engine import PRECISIONS
 from deco_runtime.engines.registry import engines
 from deco_runtime.host.threads import threads
@@ -26,6 +27,7 @@ def options() -> list[click.Parameter]:
             help="Directory or .deco file made by deco-export.",
         ),
         *(module.OPTION for module in sources.discover().values()),
+        *view_options(),
         click.Option(
             ["--state"],
             type=click.Path(path_type=Path),

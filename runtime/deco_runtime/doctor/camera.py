@@ -8,32 +8,45 @@ from typing import Any
 from deco_runtime.doctor.findings import Finding
 from deco_runtime.host.job import run_job
 from deco_runtime.sources import BLACK, PLAIN
+from deco_runtime.sources.view import WHOLE, View
 
 PATIENCE_S = 30.0
 """Silence allowed beyond the seconds asked for: the source itself gives up after 10 to open and 5 per frame."""
 
 
-def findings(value: str, seconds: float, broken: Collection[str]) -> Iterator[Finding]:
-    """Findings on a camera given as deco-run's --camera or --video take it. broken: modules that cannot be imported."""
+def findings(
+    value: str, seconds: float, broken: Collection[str], view: View = WHOLE, size: int | None = None
+) -> Iterator[Finding]:
+    """Findings on a camera given as deco-run's --camera or --video take it. broken: modules that cannot be imported.
+    view: how it is looked at. size: side of the network's input in pixels, None if not known."""
     lacking = sorted({"numpy", "cv2"} & set(broken))
     if lacking:
         yield Finding("WARN", "camera", f"not tried, because it needs {' and '.join(lacking)}; mend that first")
         return
-    report = run_job("deco_runtime.doctor.watch:watch", seconds + PATIENCE_S, value=value, seconds=seconds)
+    given: dict[str, Any] = {"value": value, "seconds": seconds, "view": view.figures()}
+    report = run_job("deco_runtime.doctor.watch:watch", seconds + PATIENCE_S, **given)
     if report.end != "done":
         words = f"expected frames from {value}, but OpenCV {report.words}; unplug the camera, plug it in and try again"
         yield Finding("FAIL", "camera", report.words if report.end == "refused" else words)
         return
-    yield from _look(report.told)
+    yield from _look(report.told, view, size)
 
 
-def _look(told: dict[str, Any]) -> Iterator[Finding]:
+def _look(told: dict[str, Any], view: View = WHOLE, size: int | None = None) -> Iterator[Finding]:
     frames, dropped, sizes = told["frames"], told["dropped"], [f"{w}×{h}" for w, h in told["sizes"]]
     words = (
-        f"{told['name']}: {' and '.join(sizes)} pixels, {told['rate']:.3g} frames a second, {frames} taken and "
-        f"{dropped} dropped, at most {told['longest_gap']:.2g} s between two, open after {told['open_seconds']:.2g} s"
+        f"{view.named(told['name'])}: {' and '.join(sizes)} pixels, {told['rate']:.3g} frames a second, {frames} taken "
+        f"and {dropped} dropped, at most {told['longest_gap']:.2g} s between two, open after "
+        f"{told['open_seconds']:.2g} s"
     )
-    yield Finding("OK", "camera", words, told)
+    yield Finding("OK", "camera", words, told | view.figures())
+    small = min(min(both) for both in told["sizes"])
+    if view.roi is not None and size is not None and small < size:
+        words = (
+            f"expected --roi {view.roi} to leave the network its {size}×{size} pixels, but the shorter side of what it "
+            f"leaves has {small}, which are enlarged; make it larger, or move the camera nearer"
+        )
+        yield Finding("WARN", "camera roi", words)
     if told["damaged"]:
         words = (
             f"expected whole frames, but {told['damaged']} came damaged and are left out; check the cable or the "

@@ -11,8 +11,10 @@ from pathlib import Path
 import click
 
 from deco_runtime.commands.terminal import exit_with
+from deco_runtime.commands.view_options import view_options, views
 from deco_runtime.doctor import board, camera, disk, graphs, packages
 from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
+from deco_runtime.sources.view import Roi, View
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,7 +38,15 @@ from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
     help="How long to look at the camera.",
 )
 @click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object instead of lines.")
-def command(bundle: Path | None, camera_value: str | None, seconds: float, json_wanted: bool) -> int:
+def command(
+    bundle: Path | None,
+    camera_value: str | None,
+    seconds: float,
+    json_wanted: bool,
+    roi: tuple[Roi, ...],
+    rotate: tuple[str, ...],
+    every: int,
+) -> int:
     """Tell whether this board can run and learn, and what to do if not.
 
     Each package, graph and the camera is tried in a process of its own, so what crashes or hangs there is found, not
@@ -46,11 +56,11 @@ def command(bundle: Path | None, camera_value: str | None, seconds: float, json_
     deco-doctor                               packages, memory, disk: before there is a bundle
     deco-doctor --bundle bundle               and every graph, against the values it gave where it was exported
     deco-doctor --bundle bundle --camera 0    and what the camera shows: before the first deco-run
-    deco-doctor --camera rtsp://10.0.0.7/live --seconds 10
+    deco-doctor --camera rtsp://10.0.0.7/live --seconds 10 --roi 25%,0,50%,100%
     deco-doctor --bundle bundle --json > board.json
     """
     found = []
-    for finding in examine(bundle, camera_value, seconds):
+    for finding in examine(bundle, camera_value, seconds, views(1, roi, rotate, every)[0]):
         found.append(finding)
         if not json_wanted:
             click.echo(finding.line())
@@ -59,23 +69,26 @@ def command(bundle: Path | None, camera_value: str | None, seconds: float, json_
     return 0 if can_run(found) else 1
 
 
-def examine(bundle: Path | None, camera_value: str | None, seconds: float) -> Iterator[Finding]:
-    """All findings, in the order in which one thing needs the other."""
+command.params += view_options()
+
+
+def examine(bundle: Path | None, camera_value: str | None, seconds: float, view: View) -> Iterator[Finding]:
+    """All findings, in the order in which one thing needs the other. view: how the camera is looked at."""
     yield from board.findings()
     broken: set[str] = set()
     for finding in packages.findings():
         if finding.figures.get("imported") is False:
             broken.add(finding.check)
         yield finding
-    state, state_bytes = Path(), 0
+    state, state_bytes, size = Path(), 0, None
     if bundle is not None:
         state = Path(os.path.realpath(bundle) + "-state")  # as deco-run has it, but also for what is no bundle
         for finding in graphs.findings(bundle, broken):
-            state_bytes = finding.figures.get("state_bytes", state_bytes)
+            state_bytes, size = finding.figures.get("state_bytes", state_bytes), finding.figures.get("size", size)
             yield finding
     yield from disk.findings(state, state_bytes)
     if camera_value is not None:
-        yield from camera.findings(camera_value, seconds, broken)
+        yield from camera.findings(camera_value, seconds, broken, view, size)
 
 
 def main() -> None:

@@ -109,6 +109,7 @@ def describe(answer: Answer, path: str) -> None:
 
     engines: those usable here, the one that deco-run takes first. lacks: graphs that the bundle may lack, and does.
     condensed: whether it has condensed images.
+    size: side of the network's input in pixels.
     state_bytes: what learned state will take on the disk, each of up to three files.
     """
     from deco_runtime.engine import TRUNK
@@ -128,6 +129,7 @@ def describe(answer: Answer, path: str) -> None:
         files=len(bundle.files),
         classes=len(bundle.classes),
         weights=bundle.weight_count,
+        size=bundle.preprocessing.size,
         guard_images=bundle.guard_images,
         condensed=BUFFER in bundle.files,
         engines=[name for name, reason in by_preference(bundle).items() if reason is None],

@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from deco_runtime import sources
 from deco_runtime.errors import SourceError
 from deco_runtime.host.job_child import Answer
+from deco_runtime.sources.view import View
 from deco_runtime.types import Notice, Pixels
 
 
-def watch(answer: Answer, value: str, seconds: float) -> None:
-    """Job: take frames for so long and tell what they look like. Raises SourceError.
+def watch(answer: Answer, value: str, seconds: float, view: dict[str, Any]) -> None:
+    """Job: take frames for so long and tell what they look like. view: the figures of one. Raises SourceError.
 
     open_seconds; frames taken; dropped meanwhile; damaged, left out; rate, frames per second that arrived; sizes
     [width, height] met; longest_gap between two arrivals taken, seconds; changed: pairs of neighbours that differ in
@@ -25,7 +27,7 @@ def watch(answer: Answer, value: str, seconds: float) -> None:
     """
     started = time.monotonic()
     kind = "video" if "://" in value else "camera"
-    request = sources.SourceRequest((), 1, 1, 0, frozenset(), Path())
+    request = sources.SourceRequest((), 1, 1, 0, frozenset(), Path(), view=View.from_figures(**view))
     source = sources.discover()[kind].open_source(value, request)
     answer(open_seconds=time.monotonic() - started)
     times: list[float] = []

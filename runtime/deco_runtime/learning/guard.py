@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from deco_runtime.learning.added import COSTS
 from deco_runtime.learning.arrays import Array, Memory, arrays_of, like, memory_like, whole
 from deco_runtime.learning.harm import (
     CHANCE,
@@ -28,6 +29,7 @@ from deco_runtime.learning.harm import (
 )
 from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.reports import RetrainReport, SegmentReport, Verdict
+from deco_runtime.learning.taught import Taught
 from deco_runtime.types import Bools, Check, Floats, Segment
 
 PATIENCE = 3
@@ -56,6 +58,7 @@ class Unguarded:
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
+        self._first = learner.arrays(), learner.values()
 
     @property
     def pause(self) -> int:
@@ -69,6 +72,18 @@ class Unguarded:
     def retrain(self, check: Check = lambda: None) -> RetrainReport:
         """As `Learner.retrain`."""
         return self.learner.retrain(check)
+
+    def teach(self, taught: Taught, check: Check = lambda: None, judged: bool = True) -> Verdict | None:
+        """Go by `taught` in place of what people said before, and publish a model made with it. What the guard says,
+        None without one; where that is a rejection nothing has changed. judged: False for what is taken back, which is
+        not asked about."""
+        self.learner.tell(taught)
+        self.learner.model = self.learner.solve(check)[0]
+        return None
+
+    def reset(self) -> None:
+        """Go back to what the learner started with, in place of all that was learned and taught."""
+        self.restore(*self._first)
 
     def arrays(self) -> dict[str, Array]:
         """All that must be saved, by name."""
@@ -90,9 +105,20 @@ class Guarded(Unguarded):
     def __init__(self, learner: Learner, labelled: Labelled | None) -> None:
         """The learner's model is the one below which none is published: that of the bundle."""
         super().__init__(learner)
-        self._frozen, self._labelled = learner.model, labelled
-        self._frozen_logits: Floats | None = None  # when first needed: a start must not wait for it
-        self.kept = Kept(learner.memory, np.zeros(0 if labelled is None else len(labelled.labels), bool))
+        self._bundle_model, self._bundle_labelled = learner.model, labelled
+        self._take_up()
+        self.kept = Kept(learner.memory, self._none_right())
+
+    def _take_up(self) -> None:
+        """What people said: of it the guard has images too, and the model to compare with is of the classes there are
+        now. A model is brought to its answers when they are first needed: a start must not wait for that."""
+        learner = self.learner
+        self._frozen = learner.initial() if len(learner.taught) else self._bundle_model
+        self._labelled = self._bundle_labelled and with_taught(self._bundle_labelled, learner)
+        self._frozen_logits: Floats | None = None
+
+    def _none_right(self) -> Bools:
+        return np.zeros(0 if self._labelled is None else len(self._labelled.labels), bool)
 
     @property
     def pause(self) -> int:
@@ -113,6 +139,41 @@ class Guarded(Unguarded):
         assert report.verdict is not None
         self._settle(report.verdict)
         return replace(report, rejections=self.kept.rejections, pause=self.kept.pause)
+
+    def teach(self, taught: Taught, check: Check = lambda: None, judged: bool = True) -> Verdict | None:
+        """As `Unguarded.teach`: rejected where the bundle's guard images say that what is known so far loses by it."""
+        steps = range(taught.step, len(COSTS)) if taught.classes and judged else (taught.step,)
+        for step in steps:  # a new class that takes too much of the others is answered less readily
+            verdict = self._teach(replace(taught, step=step), check, judged)
+            if verdict.accepted:
+                break
+        return verdict
+
+    def _teach(self, taught: Taught, check: Check, judged: bool) -> Verdict:
+        learner, kept = self.learner, self.kept
+        before, memory, scene, model = learner.taught, learner.memory, learner.scene, learner.model
+        labelled, verdict = self._bundle_labelled, None
+        right = labelled.logits(model, check).argmax(axis=1) == labelled.labels if labelled and judged else None
+        try:
+            learner.tell(taught)
+            new, _ = learner.solve(check)
+            verdict = Verdict(None if np.isfinite(new).all() else "is not finite", {}, kept.best)
+            if labelled is not None and right is not None and verdict.accepted:
+                now, scores = labelled.logits(new, check).argmax(axis=1) == labelled.labels, dict[str, Any]()
+                verdict = Verdict(on_labelled(now, right, right, labelled, scores), scores, kept.best)
+        finally:
+            if verdict is None or not verdict.accepted:
+                learner.tell(before)
+                learner.memory, learner.scene = memory, scene
+        if verdict.accepted:
+            learner.model = new
+            self._take_up()
+            self.kept = Kept(learner.reshaped(kept.memory, learner.classes), self._none_right())
+        return verdict
+
+    def reset(self) -> None:
+        super().reset()
+        self.kept = Kept(self.learner.memory, self._none_right())
 
     def vet(self) -> Verdict:
         """Judge what was learned without a guard, and go back to what the bundle starts with if it does harm."""
@@ -191,13 +252,37 @@ class Guarded(Unguarded):
     def restore(self, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
         """Go on from what `arrays` and `values` gave; where these have no guard's part, see `vet`. Raises as
         `Learner.restore`."""
-        kept = None
+        learner, kept = self.learner, None
+        taught = Taught.of(arrays, values.get("classes", ()), learner.bundle_classes)
+        now = learner.reshaped(learner.memory, learner.bundle_classes + len(taught.classes))
         if "guard" in values:
-            best = like(arrays["guard_best"], np.zeros(len(self.kept.best), np.uint8)) > 0
+            images = len(self._bundle_labelled.labels) + np.count_nonzero(taught.guards) if self._bundle_labelled else 0
+            best = like(arrays["guard_best"], np.zeros(images, np.uint8)) > 0
             counts = [whole(values["guard"][name]) for name in ("rejections", "pause")]
             apart = any(name.startswith("guard_") and name != "guard_best" for name in arrays)
-            memory = memory_like(arrays, self.learner.memory, "guard_") if apart else None
-            kept = Kept(memory, best, *counts)
-        self.learner.restore(arrays, values)
+            kept = Kept(memory_like(arrays, now, "guard_") if apart else None, best, *counts)
+        learner.restore(arrays, values)
+        self._take_up()
         if kept is not None:
-            self.kept = kept if kept.memory is not None else replace(kept, memory=self.learner.memory)
+            self.kept = kept if kept.memory is not None else replace(kept, memory=learner.memory)
+        elif len(taught):
+            self.kept = Kept(learner.reshaped(self.kept.memory, learner.classes), self._none_right())
+
+
+def with_taught(labelled: Labelled, learner: Learner) -> Labelled:
+    """The guard images, and those frames of what people taught that it has."""
+    taught = learner.taught
+    observed, labels, takes = taught.part(taught.guards)
+    if not len(labels):
+        return replace(labelled, classes=labelled.classes + taught.classes)
+
+    def logits(model: Floats, check: Check) -> Floats:
+        own = labelled.logits(model, check)
+        return np.concatenate([own, learner.answer(model, observed)])
+
+    return Labelled(
+        logits,
+        np.append(labelled.labels, labels),
+        np.append(labelled.takes, takes + 1 + labelled.takes.max()),
+        labelled.classes + taught.classes,
+    )

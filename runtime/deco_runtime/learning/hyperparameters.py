@@ -59,7 +59,8 @@ class Hyperparameters(Recipe):
     """Weight decay of opt_θ."""
 
     def __post_init__(self) -> None:
-        self.check_whole("segment", "iterations", "retrain_interval", "retrain_batch")
+        super().__post_init__()
+        self.check_whole("iterations", "retrain_batch")
         self.check_whole("retrain_epochs", least=0)
         self.check("threshold", 0 <= self.threshold < 1, "at least 0 and below 1")
         self.check_positive("epsilon", "temperature", "synthetic_rate", "retrain_rate")

@@ -16,10 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from deco_runtime.engine import Engine
+from deco_runtime.errors import UsageError
 from deco_runtime.learning.arrays import Array, Memory, arrays_of, like, memory_like, whole
 from deco_runtime.learning.origin import Bundle, Labelled
 from deco_runtime.learning.recipe import Recipe
 from deco_runtime.learning.reports import RetrainReport, SegmentReport, Verdict
+from deco_runtime.learning.taught import Taught
 from deco_runtime.types import Batches, Check, Floats, Ints, Observed, Segment
 
 COUNTS = ("segments", "since_retrain", "retrains", "dropped")
@@ -31,6 +33,9 @@ class Learner(ABC):
     model: flat float32, what `solve` gives. `learn` and `retrain` either finish or, when `check` raises, leave
     everything as it was. A reader in another thread may answer with `model` at any time: a new one is published by
     swapping one reference.
+
+    classes: K. taught: what people said, see `tell`; its classes are behind the bundle's, of which there are
+    bundle_classes.
 
     scene: what the stream showed at the end of the last segment, (S,) float32, where the learner goes by the order of
     frames and nothing has interrupted the stream since; else None.
@@ -67,7 +72,8 @@ class Learner(ABC):
     def __init__(
         self, engine: Engine, model: Floats, memory: Memory, classes: int, recipe: Recipe, rng: np.random.Generator
     ) -> None:
-        self.engine, self.recipe, self.classes = engine, recipe, classes
+        self.engine, self.recipe, self.classes, self.bundle_classes = engine, recipe, classes, classes
+        self.taught = Taught()
         self.model, self.memory, self.rng = model, memory, rng
         self.segments = self.since_retrain = self.retrains = self.dropped = 0
         self.scene: Floats | None = None
@@ -123,6 +129,23 @@ class Learner(ABC):
     def answers_on(self, images: Batches) -> Callable[[Floats, Check], Floats]:
         """A function from a model and a check to its logits (g, K) for these g images."""
         return lambda model, check: np.concatenate([self.answer(model, self.observe(x)) for x in images(check)])
+
+    def tell(self, taught: Taught) -> None:
+        """Go by this of what people said, in place of what they said before; the memory has its classes then, the model
+        only when the next one is published. Raises UsageError where the recipe cannot."""
+        if len(taught) or len(self.taught):
+            raise UsageError(
+                f"expected a recipe that can be taught, but found {self.NAME!r}, which goes by its own votes alone; "
+                "choose another --recipe"
+            )
+
+    def reshaped(self, memory: Memory, classes: int) -> Memory:
+        """A memory of so many classes, K, made of one of more or fewer."""
+        return memory
+
+    def initial(self) -> Floats:
+        """The model that it starts with: of what the bundle holds and people said."""
+        return self.model
 
     # --- what every learner does -------------------------------------------------------------------------------------
 
@@ -180,20 +203,30 @@ class Learner(ABC):
         """All that it has learned: the model, the memory, and what else it keeps, by name."""
         scene = {} if self.scene is None else {"scene": self.scene}
         own = {f"own_{name}": np.asarray(getattr(self, name)) for name in self.OWN or ()}
-        return {"model": self.model, **arrays_of(self.memory), **own, **scene}
+        return {"model": self.model, **arrays_of(self.memory), **own, **scene, **self.taught.arrays()}
 
     def values(self) -> dict[str, Any]:
         """Its counts, and where its generator is, as JSON has them."""
-        return {"counts": {name: getattr(self, name) for name in COUNTS}, "generator": self.rng.bit_generator.state}
+        counts = {name: getattr(self, name) for name in COUNTS}
+        classes = {"classes": list(self.taught.classes)} if self.taught.classes else {}
+        return {"counts": counts, "generator": self.rng.bit_generator.state, **classes}
 
     def restore(self, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
         """Go on from what `arrays` and `values` gave. Raises ValueError or KeyError, and changes nothing, where they
         are not those of a learner like this one."""
-        model, memory = like(arrays["model"], self.model), memory_like(arrays, self.memory)
-        own = {name: like(arrays[f"own_{name}"], np.asarray(getattr(self, name))) for name in self.OWN or ()}
-        scene = like(arrays["scene"], np.zeros(self.states, np.float32)) if "scene" in arrays else None
-        counts = {name: whole(values["counts"][name]) for name in COUNTS}
-        np.random.default_rng(0).bit_generator.state = values["generator"]  # raises unless it is one
+        before = self.taught, self.memory, self.scene
+        self.tell(Taught.of(arrays, values.get("classes", ()), self.bundle_classes))
+        try:
+            model = like(arrays["model"], self.initial() if len(self.taught) else self.model)
+            memory = memory_like(arrays, self.memory)
+            own = {name: like(arrays[f"own_{name}"], np.asarray(getattr(self, name))) for name in self.OWN or ()}
+            scene = like(arrays["scene"], np.zeros(self.states, np.float32)) if "scene" in arrays else None
+            counts = {name: whole(values["counts"][name]) for name in COUNTS}
+            np.random.default_rng(0).bit_generator.state = values["generator"]  # raises unless it is one
+        except BaseException:
+            self.tell(before[0])
+            self.memory, self.scene = before[1:]
+            raise
         self.rng.bit_generator.state = values["generator"]
         self.model, self.memory, self.scene = model, memory, scene
         for name, count in counts.items():

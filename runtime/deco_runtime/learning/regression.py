@@ -89,6 +89,22 @@ def add(statistics: Statistics, phi: Floats, t: Floats) -> Statistics:
     return Statistics(statistics.a + moments[upper(len(moments))], statistics.b + z.T @ t)
 
 
+def together(one: Statistics, other: Statistics) -> Statistics:
+    """Of the frames of both."""
+    return Statistics(one.a + other.a, one.b + other.b)
+
+
+def of_classes(statistics: Statistics, classes: int) -> Statistics:
+    """The same of more classes, which no frame was of so far; or of fewer. Then what the frames of the last ones have
+    in common goes with them, n_c μ_c μ_cᵀ; what they differ by stays, as of frames that were of no class."""
+    size, now = statistics.b.shape
+    if classes >= now:
+        return Statistics(statistics.a, np.pad(statistics.b, ((0, 0), (0, classes - now))))
+    b = statistics.b[:, classes:].astype(np.float64)
+    gone = (b / np.maximum(b[-1], TINY)) @ b.T
+    return Statistics(statistics.a - gone[upper(size)].astype(np.float32), statistics.b[:, :classes].copy())
+
+
 def solve(statistics: Statistics, penalty: float = PENALTY) -> Floats:
     """W (D + 1, K) float32 = (A' + λ·tr(A')/D'·I)⁻¹ B', solved in float64. The constant is penalised as the others are.
 

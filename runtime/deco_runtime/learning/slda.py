@@ -18,11 +18,10 @@ from deco_runtime.engine import Engine
 from deco_runtime.learning import calibrate, voter
 from deco_runtime.learning.arrays import Array
 from deco_runtime.learning.origin import Bundle, Labelled, fitted
-from deco_runtime.learning.recipe import Recipe
-from deco_runtime.learning.regression import TINY, Statistics, add, scores, within
-from deco_runtime.learning.represented import RepresentedLearner
+from deco_runtime.learning.regression import TINY, Statistics, scores, within
+from deco_runtime.learning.teachable import TaughtRecipe, TeachableLearner
 from deco_runtime.learning.voter import Voter
-from deco_runtime.types import Check, Floats, Observed
+from deco_runtime.types import Floats, Observed
 
 FILE = fitted("slda")
 TEMPERATURE = 4.0
@@ -32,7 +31,7 @@ NEVER = -1e9
 
 
 @dataclass(frozen=True)
-class Settings(Recipe):
+class Settings(TaughtRecipe):
     """Raises UsageError for a value outside its range."""
 
     name: str = "slda"
@@ -44,20 +43,18 @@ class Settings(Recipe):
         self.check("shrinkage", 0 < self.shrinkage <= 1, "above 0 and at most 1")
 
 
-class Slda(RepresentedLearner):
+class Slda(TeachableLearner):
     """The model is (D + 1, K), the weights with the biases below, flat."""
 
     NAME, TITLE = "slda", "SLDA"
     ABOUT = "Streaming linear discriminant analysis (Hayes & Kanan 2020) on the frozen model, with the votes of deco+."
     RECIPE = Settings()
-    memory: Statistics
     recipe: Settings
 
     def __init__(
         self, engine: Engine, voter: Voter, temperature: float, recipe: Settings, rng: np.random.Generator
     ) -> None:
-        start = voter.start.statistics
-        super().__init__(engine, voter, classifier(start, recipe.shrinkage), start, recipe, rng)
+        super().__init__(engine, voter, classifier(voter.start.statistics, recipe.shrinkage), recipe, rng)
         self.temperature, self.solve_steps = np.float32(temperature), ("inverting the covariance", 1)
 
     @classmethod
@@ -75,15 +72,12 @@ class Slda(RepresentedLearner):
         found = calibrate.temperature(values, held.labels, held.takes, TEMPERATURE, "slda", notes)
         return {"temperature": np.asarray(found, np.float32)}, notes
 
-    def answer(self, model: Floats, observed: Observed) -> Floats:
-        values: Floats = scores(model.reshape(-1, self.classes), observed["phi"]) / self.temperature
+    def answer_own(self, model: Floats, observed: Observed) -> Floats:
+        values: Floats = scores(model.reshape(-1, self.bundle_classes), observed["phi"]) / self.temperature
         return values
 
-    def add(self, memory: Statistics, observed: Observed, t: Floats) -> Statistics:
-        return add(memory, observed["phi"], t)
-
-    def solve(self, check: Check) -> tuple[Floats, list[float]]:
-        return classifier(self.memory, self.recipe.shrinkage), []
+    def solve_own(self, statistics: Statistics) -> Floats:
+        return classifier(statistics, self.recipe.shrinkage)
 
 
 def classifier(statistics: Statistics, shrinkage: float) -> Floats:

@@ -9,9 +9,12 @@ Never by what follows the stream: a model that votes for itself drifts to the cl
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from deco_runtime.learning import calibrate
+from deco_runtime.learning import added, calibrate
+from deco_runtime.learning.added import discriminants
 from deco_runtime.learning.arrays import Array
 from deco_runtime.learning.chain import alike, in_common
 from deco_runtime.learning.origin import Bundle, Labelled, fitted
@@ -21,6 +24,7 @@ from deco_runtime.learning.regression import (
     Start,
     Statistics,
     mixed,
+    of_classes,
     penalty,
     scores,
     share,
@@ -40,25 +44,45 @@ class Voter:
     w: (D + 1, K), the start regression, and s: (K,), its share in an answer. apart: see `chain.in_common`.
     """
 
-    def __init__(self, start: Start, classes: int) -> None:
-        self.start, self.classes = start, classes
-        self.w = solve(start.statistics, penalty(start.statistics, start))
-        self.s = share(start.statistics, start)
+    def __init__(
+        self,
+        start: Start,
+        classes: int,
+        first: Statistics | None = None,
+        weight: float = 1.0,
+        cost: float = added.COSTS[0],
+    ) -> None:
+        """classes: K. first: of the labelled images alone, where the statistics of `start` are also of what people
+        taught since, each frame of it `weight` times, and perhaps of classes behind those of the bundle, which may take
+        `cost` of the others."""
+        first = start.statistics if first is None else first
+        self.start, self.classes, self.known = replace(start, statistics=first), classes, first.b.shape[1]
+        own = of_classes(start.statistics, self.known)
+        self.w = solve(own, penalty(own, self.start))
+        self.s = share(own, self.start)
+        self.g = discriminants(start.statistics, self.known, weight, cost) if classes > self.known else None
         self.states = classes + (start.unknown is not None)
-        self.apart = spread(start.statistics)
-        self._known = Known.of(start.statistics, self.w) if start.unknown is not None else None
+        self.apart = spread(first)
+        self._known = Known.of(own, self.w) if start.unknown is not None else None
 
     def odds(self, phi: Floats, logits: Floats, common: float = 1.0) -> Floats:
-        """As `unknown.odds` (n,); 0 where the bundle does not say."""
+        """As `unknown.odds` (n,); 0 where the bundle does not say. What an added class makes likely is known."""
         if self._known is None or self.start.unknown is None:
             return np.zeros(len(phi), np.float32)
-        return odds(self._known.signs(phi, logits), self.start.unknown, common)
+        found = odds(self._known.signs(phi, logits), self.start.unknown, common)
+        if self.g is None:
+            return found
+        likelier = np.exp(np.minimum(added.odds(self.g, phi, self.known), added.LARGEST))
+        left: Floats = found / (1 + likelier.sum(axis=1, dtype=np.float32))
+        return left
 
     def likelihood(self, phi: Floats, logits: Floats, cut: Bools | None = None) -> Floats:
         """What the votes are made of, (n, S) float32: how likely each class makes a frame, and last, where the bundle
         knows, something unknown, up to a factor; of frames in a row, softened by how alike they are. cut: as in
         `Segment`."""
         said, r = mixed(self.w, self.s, phi, logits, self.start), in_common(phi, self.apart, cut)
+        if self.g is not None:
+            said = added.beside(said, added.odds(self.g, phi, self.known))
         softer = alike(r)
         p = softmax(said / np.float32(softer * self.start.mixed_temperature))
         if self._known is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,10 +25,15 @@ from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.recipe import override
 from deco_runtime.preprocess import check_method
 from deco_runtime.running.autosave import Saver
+from deco_runtime.running.control import Control
+from deco_runtime.running.door import Door
 from deco_runtime.running.limits import Limits, Resources
 from deco_runtime.running.loop import Run
+from deco_runtime.running.recent import Recent
 from deco_runtime.running.resume import START, Place
 from deco_runtime.running.scoring import Scorer, normalised, read_test_folder
+from deco_runtime.sources import view
+from deco_runtime.sources.together import open_together
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.telemetry.bus import Bus
@@ -42,7 +47,8 @@ from deco_runtime.telemetry.terminal_view import View
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked of a run; see `deco-run --help`. recipe: None for the bundle's."""
+    """What the user asked of a run; see `deco-run --help`. recipe: None for the bundle's. views: how each source is
+    looked at."""
 
     bundle: Path
     state: Path | None
@@ -62,15 +68,17 @@ class Options:
     labels: Path | None = None
     threads: int | None = None
     limits: Limits = field(default_factory=Limits)
+    views: tuple[view.View, ...] = (view.WHOLE,)
     outputs: tuple[str, ...] = ()
     output_on: On = "change"
     output_after: float = 1.0
 
 
-def prepare(options: Options, source_name: str, source_value: Any, started: float) -> tuple[Run, Place]:
+def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) -> tuple[Run, Place]:
     """A run that is ready to go, and the place in its source that the learned state was at.
 
-    source_name, source_value: the source option given and its value. started: monotonic time the program began.
+    given: the source options and their values; several are live, and learned from at once. started: monotonic
+    time the program began.
     Raises the DecoError of whatever cannot be used.
     """
     if options.threads is not None:
@@ -110,8 +118,9 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         restored, passed_over = states.load(directory, bundle, guarded)
         found = restored is not None
         bus.emit(StateFound(directory, found, learner.segments, learner.retrains, passed_over, unwritable))
+    names = bundle.classes + learner.taught.classes
     request = sources.SourceRequest(
-        classes=bundle.classes,
+        classes=names,
         size=bundle.preprocessing.size,
         stc=options.stc,
         seed=options.seed,
@@ -120,18 +129,22 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         order=options.order,
         labels=options.labels,
     )
-    reopen: Callable[[], sources.FrameSource] = partial(
-        sources.discover()[source_name].open_source, source_value, request
-    )
+    openers: list[Callable[[], sources.FrameSource]] = [
+        partial(sources.discover()[name].open_source, value, replace(request, view=seen))
+        for (name, value), seen in zip(given, options.views, strict=True)
+    ]
+    reopen = openers[0] if len(openers) == 1 else partial(open_together, openers)
     source, behind = reopen(), START
     if restored and not source.live and restored.source == redact(source.name) and restored.position:
         behind = Place(restored.position, restored.digest)
         bus.emit(PlaceFound(source.name, behind.frames))
-    scorer = _scorer(options, source_name, source, bundle, bus)
+    scorer = _scorer(options, given[0][0], source, bundle, names, bus)
     if not behind.frames:
         learner.interrupted()  # another stream, or the same one after a while
     if isinstance(guarded, Guarded) and restored is not None and "guard" not in restored.values:
         bus.emit(StateJudged(learner.retrains, guarded.vet()))  # what was learned without a guard
+    recent = Recent()
+    bus.add(recent)
     saver = Saver(directory, bundle, options.save_every, bus, bool(unwritable), None if passed_over else restored)
     run = Run(
         *(bundle, engine, source, guarded, saver, scorer, Resources(options.limits, bus), bus),
@@ -139,6 +152,9 @@ def prepare(options: Options, source_name: str, source_value: Any, started: floa
         started=started,
         reopen=reopen,
     )
+    control = Control(run, directory, recent)
+    if not options.no_learn and not unwritable:
+        bus.add(Door(directory, control, bus))
     return run, behind
 
 
@@ -158,11 +174,18 @@ def open_guard(bundle: Bundle, learner: Learner) -> tuple[Guarded, str | None]:
     return Guarded(learner, labelled), note
 
 
-def _scorer(options: Options, source_name: str, source: sources.FrameSource, bundle: Bundle, bus: Bus) -> Scorer | None:
+def _scorer(
+    options: Options,
+    source_name: str,
+    source: sources.FrameSource,
+    bundle: Bundle,
+    names: tuple[str, ...],
+    bus: Bus,
+) -> Scorer | None:
     """For `--test`, or for `--demo` the bundle's own test images."""
     if options.test is not None:
         streamed = source.fingerprints() if not options.no_learn else frozenset()
-        pixels, labels, note = read_test_folder(options.test, bundle, streamed)
+        pixels, labels, note = read_test_folder(options.test, bundle, names, streamed)
         if note:
             bus.emit(Said(note, "note"))
         return Scorer(bundle.preprocessing, pixels, labels)

@@ -21,7 +21,8 @@ LONG_ENOUGH_S = 600.0
 class Saver:
     """Saves at most once in `every` seconds, and goes on when the disk refuses: a later save may work.
 
-    written: bytes given to the disk in this run, those of saves that failed left out.
+    written: bytes given to the disk in this run, those of saves that failed left out. reason: why the last save was
+    refused, as a sentence; "" where it was not.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Saver:
         self._started = self._tried = time.monotonic()
         self._refused = refused
         self._there = _identity(there) if there else None
-        self.written = 0
+        self.written, self.reason = 0, ""
 
     @property
     def due(self) -> bool:
@@ -61,7 +62,8 @@ class Saver:
         except StateError as error:
             # Going on without saving is better than losing what was learned with the process.
             self._tried = time.monotonic()
-            self._bus.emit(SaveRefused(str(error), again=self._refused))
+            self.reason = str(error)
+            self._bus.emit(SaveRefused(self.reason, again=self._refused))
             self._refused = True
             return
         self._tried = time.monotonic()
@@ -71,7 +73,7 @@ class Saver:
         self._bus.emit(StateSaved(size, seconds, learner.learner.segments, self.written, self.per_day()))
         if self._refused:
             self._bus.emit(SavePossible(self._directory))
-        self._refused = False
+        self._refused, self.reason = False, ""
 
     def per_day(self) -> float | None:
         """Bytes a day at this run's pace so far; None for a run of less than LONG_ENOUGH_S."""
@@ -79,8 +81,9 @@ class Saver:
 
 
 def _identity(state: states.LearnedState) -> tuple[object, ...]:
-    """What tells two states of one directory apart: nothing is learned without a count going up."""
-    return tuple(state.values["counts"].items()), state.source, state.position, state.digest
+    """What tells two states of one directory apart: nothing is learned without a count or what was taught changing."""
+    taught = tuple(state.values.get("classes", ())), len(state.arrays.get("taught_labels", ()))
+    return tuple(state.values["counts"].items()), taught, state.source, state.position, state.digest
 
 
 def per_day(written: int, seconds: float) -> float | None:

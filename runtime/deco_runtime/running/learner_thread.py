@@ -15,28 +15,36 @@ class Cancelled(Exception):  # noqa: N818  (not an error: the run was asked to s
 
 
 class Worker:
-    """Learns segments in a thread of its own: one in work, one waiting, no more.
+    """Learns segments in a thread of its own: one in work, one of each stream waiting, no more; and between two does
+    what people asked for.
 
-    Drop policy: a segment offered while one is waiting is refused, and the caller counts it. The camera
-    never waits for the learner, and memory does not grow.
+    Drop policy: a segment offered while one of its stream is waiting is refused, and the caller counts it. The camera
+    never waits for the learner, and memory does not grow. Where only one of several streams could wait, those whose
+    segments are complete at the same time as another's would never be learned from.
     """
 
     def __init__(self, work: Callable[[Segment], None]) -> None:
         self._work = work
+        self._streams: set[int] = set()  # of which a segment waits
         self._failure: BaseException | None = None
-        self._waiting: queue.Queue[Segment | None] = queue.Queue(maxsize=1)
+        self._waiting: queue.Queue[Segment | Callable[[], None] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._loop, name="learner", daemon=True)
         self._thread.start()
 
     def offer(self, segment: Segment) -> bool:
-        """Hand over a segment; False when one is waiting already. Raises what the learner raised, if it died."""
+        """Hand over a segment; False when one of its stream is waiting already. Raises what the learner raised, if it
+        died."""
         if self._failure is not None:
             raise self._failure
-        try:
-            self._waiting.put_nowait(segment)
-        except queue.Full:
+        if segment.stream in self._streams:
             return False
+        self._streams.add(segment.stream)
+        self._waiting.put(segment)
         return True
+
+    def do(self, job: Callable[[], None]) -> None:
+        """Have a job done behind what is waiting; it must not raise."""
+        self._waiting.put(job)
 
     def drain(self) -> None:
         """Wait until everything handed over is learned."""
@@ -47,18 +55,17 @@ class Worker:
 
     def end(self) -> None:
         """Stop after the work in hand, which `Run.stop` cuts short."""
-        while self._thread.is_alive():
-            try:
-                self._waiting.put(None, timeout=0.1)
-                break
-            except queue.Full:
-                continue
+        self._waiting.put(None)
         self._thread.join()
 
     def _loop(self) -> None:
-        while (segment := self._waiting.get()) is not None:
+        while (given := self._waiting.get()) is not None:
             try:
-                self._work(segment)
+                if isinstance(given, Segment):
+                    self._streams.discard(given.stream)
+                    self._work(given)
+                else:
+                    given()
             except Cancelled:
                 return
             except BaseException as error:  # reaches the main thread, which ends the run with it

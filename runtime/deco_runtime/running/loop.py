@@ -16,16 +16,21 @@ from typing import Any
 import numpy as np
 
 from deco_runtime.engine import Engine
+from deco_runtime.errors import StateError
 from deco_runtime.host.machine import peak_memory_mb
 from deco_runtime.learning.guard import Unguarded
+from deco_runtime.learning.taught import NONE
 from deco_runtime.preprocess import preprocess
 from deco_runtime.running.autosave import Saver
 from deco_runtime.running.learner_thread import Cancelled, Worker
 from deco_runtime.running.limits import Resources
+from deco_runtime.running.requests import Requests
 from deco_runtime.running.resume import START, Place, Seen
+from deco_runtime.running.scenes import Scenes
 from deco_runtime.running.scoring import Scorer
 from deco_runtime.running.stream import Stream
 from deco_runtime.sources import FrameSource
+from deco_runtime.sources.together import stream_names
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.redact import redact
@@ -37,7 +42,10 @@ SCORE_EVERY = 5
 
 
 class Run(Stream):
-    """One run over one source. `go` does it; `stop` may be set from anywhere to end it at the next safe point."""
+    """One run over one source. `go` does it; `stop` may be set from anywhere to end it at the next safe point.
+
+    names: of all classes there are. requests: of people, see `control`. held: a person has learning wait.
+    """
 
     def __init__(
         self,
@@ -67,7 +75,10 @@ class Run(Stream):
         self._deployed: float | None = None
         self._scored_at = 0
         self._tally, self._seen, self._place = Tally(), Seen(), START
-        self._report = Reporter(bundle.classes, source, bus, self._tally)
+        self.names = bundle.classes + self.learner.taught.classes
+        self._report = Reporter(lambda: self.names, source, bus, self._tally)
+        self.requests, self.held = Requests(), False
+        self._scenes = Scenes(self.learner, several=len(stream_names(source)) > 1)
         self._retrains_before = self.learner.retrains
         self._first_prediction: float | None = None
         self._frame: Frame | None = None
@@ -83,6 +94,7 @@ class Run(Stream):
         self._report.opened(behind.frames)
         if self.source.live:
             self._worker = Worker(lambda segment: self._learn(segment, START))
+            self.requests.hand_over = self._worker.do
         finished = False
         try:
             self._score("before")
@@ -97,6 +109,7 @@ class Run(Stream):
             self._report.ending()
             if self._worker:
                 self._worker.end()
+            self.requests.end()
             if finished:
                 self._place = START
             self._save()
@@ -112,14 +125,17 @@ class Run(Stream):
         for frame in self._frames(behind):
             if self.stop.is_set():
                 return False
+            if self._worker is None:
+                self.requests.serve()
             if isinstance(frame, Notice):
                 self._report.heard(frame)
                 if frame.action == "lost":
-                    self.segmenter.cut()
+                    self.segmenter_of(frame.stream).cut()
                 continue
             self._frame = frame
             x = preprocess(frame.pixels, self.bundle.preprocessing)
-            self.see(x[None], np.array([-1 if frame.label is None else frame.label]), frame.fault is not None)
+            label = np.array([-1 if frame.label is None else frame.label])
+            self.see(x[None], label, frame.fault is not None, frame.stream)
             if self._max_segments is not None and self._tally.segments >= self._max_segments:
                 if self._worker:
                     self._report.ending()  # frames are no longer predicted while the learner ends its work
@@ -159,7 +175,7 @@ class Run(Stream):
 
     def _end(self) -> None:
         """Learn from the frames of the last segment, which is not complete, or say that nobody does."""
-        count, learner = self.segmenter.count, self.learner
+        count, learner = sum(segmenter.count for segmenter in self.segmenters.values()), self.learner
         if not learner.LEARNS or not count:
             return
         if not self.source.live and count >= learner.LEAST * learner.recipe.segment:
@@ -171,7 +187,8 @@ class Run(Stream):
         """One frame."""
         assert self._frame is not None
         unknown, label = float(self.learner.strangeness(observed)[0]), int(labels[0])
-        strange = unknown > 0.5
+        nothing = int(pseudo[0]) < len(self.names) and self.names[int(pseudo[0])] == NONE
+        strange, unknown = (True, float(confidence[0])) if nothing else (unknown > 0.5, unknown)
         if self._first_prediction is None:
             self._first_prediction = time.monotonic() - self._started
         self._tally.frames += 1
@@ -186,12 +203,17 @@ class Run(Stream):
 
     def gathered(self, segment: Segment) -> None:
         """Learn it, at once from a replayed source, or in the learner's thread unless that is busy."""
+        if self.held:
+            self.segmenter_of(segment.stream).cut()
+            return
         self._tally.segments += 1
+        self._tally.segments_of[segment.stream] += 1
         if self._worker is None:
             self._learn(segment, self._seen.place)
         elif not self._worker.offer(segment):
             self._tally.dropped_segments += 1
-            self.segmenter.cut()
+            self._tally.dropped_segments_of[segment.stream] += 1
+            self.segmenter_of(segment.stream).cut()
 
     def _learn(self, segment: Segment, place: Place) -> None:
         """Learn one segment that ends at this place of a replayed source (START for a live one)."""
@@ -199,11 +221,13 @@ class Run(Stream):
         self.retrain_if_due()  # one that the last run, or want of memory, had to give up
         paused = self.guarded.pause
         check = self._counting(*learner.steps)
-        report = self._resources.work(lambda: self.guarded.learn(segment, check), self._check)
+        with self._scenes.of(segment.stream):
+            report = self._resources.work(lambda: self.guarded.learn(segment, check), self.check)
+            if report is None:
+                learner.interrupted()
         self._place = place
         if report is None:
             self._report.given_up()
-            learner.interrupted()
             self._save_if_due()  # what was learned before, in a pause that may last for weeks
             return
         pause = self.guarded.pause
@@ -220,7 +244,7 @@ class Run(Stream):
         if not learner.retrain_due:
             return
         check = self._counting(*learner.solve_steps)
-        report = self._resources.work(lambda: self.guarded.retrain(check), self._check)
+        report = self._resources.work(lambda: self.guarded.retrain(check), self.check)
         if report is None:
             return
         self._report.retrained(learner.retrains, learner.segments, report)
@@ -231,7 +255,7 @@ class Run(Stream):
     def _score(self, when: str, check: Callable[[], None] | None = None) -> None:
         if self.scorer is None:
             return
-        check = check or self._check
+        check = check or self.check
         if self._frozen is None:
             self._frozen = self.scorer.accuracy(self._pre_trained, check)
         learner = self.learner
@@ -245,6 +269,16 @@ class Run(Stream):
     def _pre_trained(self, x: Floats) -> Floats:
         return self.engine.predict(self._frozen_theta, self.engine.encode(x))[0]
 
+    def names_changed(self) -> None:
+        """People added a class, or took one back; by the owner of what is learned."""
+        self.names = self.bundle.classes + self.learner.taught.classes
+
+    def save_now(self) -> None:
+        """By the owner of what is learned. Raises StateError where the disk refuses."""
+        self._save()
+        if self._saver.reason:
+            raise StateError(self._saver.reason)
+
     def _save_if_due(self) -> None:
         if self._saver.due:
             self._save()
@@ -253,7 +287,8 @@ class Run(Stream):
         if self.learner.LEARNS:
             self._saver.save(self.guarded, redact(self.source.name), self._place)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Between the steps of long work: ends it with Cancelled where the run is to stop."""
         if self.stop.is_set():
             raise Cancelled
         self._report.stepped()
@@ -263,8 +298,8 @@ class Run(Stream):
         steps = itertools.count(1)
 
         def check() -> None:
-            self._check()
-            self._resources.step(self._check)
+            self.check()
+            self._resources.step(self.check)
             self._report.doing(what, min(next(steps), total), total)
 
         return check

@@ -17,16 +17,16 @@ BATCH = 64
 
 
 def read_test_folder(
-    root: Path, bundle: Bundle, streamed: frozenset[str] = frozenset()
+    root: Path, bundle: Bundle, classes: tuple[str, ...], streamed: frozenset[str] = frozenset()
 ) -> tuple[Pixels, Ints, str | None]:
     """Pixels (n, size, size, 3) uint8 and labels (n,) of DIR/test, or of DIR where there is no such part; and a note.
 
-    Copies of images that the model was trained on are left out, and of those that it learns from, whose fingerprints
-    are `streamed`.
+    classes: names of all there are. Copies of images that the model was trained on are left out, and of those that it
+    learns from, whose fingerprints are `streamed`.
 
     Raises DataError when the folder cannot be used, or nothing of it is left.
     """
-    listed = list_folder(part_for_testing(root, bundle.classes), bundle.classes)
+    listed = list_folder(part_for_testing(root, classes), classes)
     trained_on = bundle.trained_on()
     prints = fingerprints(listed.files) if trained_on or streamed else [None] * len(listed.files)
     kept = [i for i, own in enumerate(prints) if own not in trained_on and own not in streamed]

@@ -8,11 +8,11 @@ from deco_runtime.types import Floats, Ints, Observed, Segment
 
 
 class Segmenter:
-    """The segment in the making, in arrays allocated once per segment."""
+    """The segment of a stream in the making, in arrays allocated once per segment."""
 
-    def __init__(self, size: int) -> None:
-        """size: frames per segment, |I_t|."""
-        self._size, self._interrupted = size, False
+    def __init__(self, size: int, stream: int = 0) -> None:
+        """size: frames per segment, |I_t|. stream: the number of the stream."""
+        self._size, self._stream, self._interrupted = size, stream, False
         self._start()
 
     def _start(self) -> None:
@@ -51,6 +51,7 @@ class Segmenter:
         """The segment as far as it is; the next one starts."""
         n = self._n
         observed = {name: array[:n] for name, array in self._observed.items()}
-        segment = Segment(observed, self._pseudo[:n], self._confidence[:n], self._labels[:n], self._cut[:n])
+        said = self._pseudo[:n], self._confidence[:n], self._labels[:n], self._cut[:n]
+        segment = Segment(observed, *said, stream=self._stream)
         self._start()
         return segment

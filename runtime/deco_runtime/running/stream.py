@@ -23,7 +23,18 @@ class Stream:
 
     def __init__(self, guarded: Unguarded) -> None:
         self.guarded, self.learner = guarded, guarded.learner
-        self.segmenter = Segmenter(self.learner.recipe.segment)
+        self.segmenters = {0: Segmenter(self.learner.recipe.segment)}
+
+    @property
+    def segmenter(self) -> Segmenter:
+        """Of the only stream, or of the first."""
+        return self.segmenters[0]
+
+    def segmenter_of(self, stream: int) -> Segmenter:
+        """Of one of several streams, each of which has segments of its own."""
+        if stream not in self.segmenters:
+            self.segmenters[stream] = Segmenter(self.learner.recipe.segment, stream)
+        return self.segmenters[stream]
 
     def follow(self, images: Iterable[tuple[Floats, Ints]]) -> None:
         """See all images, part by part: x (n, C, H, W) and true labels (n,) for scoring, −1 where unknown.
@@ -37,21 +48,22 @@ class Stream:
                 self.see(x[:room], labels[:room])
                 x, labels = x[room:], labels[room:]
 
-    def see(self, x: Floats, labels: Ints, fault: bool = False) -> None:
-        """Predict images, no more than the segment lacks, and gather them unless something is wrong with them; learn
-        the segment once it is complete.
+    def see(self, x: Floats, labels: Ints, fault: bool = False, stream: int = 0) -> None:
+        """Predict images of a stream, no more than its segment lacks, and gather them unless something is wrong with
+        them; learn the segment once it is complete.
 
         Each goes through the network once: what was observed of it is all that is learned from.
         """
         observed, logits = self.look(x)
         pseudo, confidence = self.label(logits)
         self.predicted(observed, pseudo, confidence, labels)
+        segmenter = self.segmenter_of(stream)
         if fault:
-            self.segmenter.cut()
+            segmenter.cut()
             return
-        self.segmenter.add(observed, pseudo, confidence, labels)
-        if not self.segmenter.room:
-            self.gathered(self.segmenter.take())
+        segmenter.add(observed, pseudo, confidence, labels)
+        if not segmenter.room:
+            self.gathered(segmenter.take())
 
     def look(self, x: Floats) -> tuple[Observed, Floats]:
         """What the learner observes in images x (n, C, H, W), and the logits (n, K) it answers with."""

@@ -5,8 +5,13 @@ Every module here that has an OPTION is a source. It defines
     OPTION: click.Option                                             how the command line asks for it
     open_source(value: Any, request: SourceRequest) -> FrameSource   value: what the user gave to OPTION
 
+and, if it can be one of several that are learned from at once,
+
+    is_live(value: Any) -> bool                                      whether it is a stream that does not wait
+
 and imports cv2 inside functions only, so that `--help` works on a machine without OpenCV. A live source is a
-`_live.Live` around a function that opens the device, which is called in a process of its own.
+`_live.Live` around a function that opens the device, which is called in a process of its own. Every source shows its
+pictures as `request.view` has it, and only those that it takes.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+
+from deco_runtime.sources.view import WHOLE, View
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,9 +77,11 @@ class FrameSource(Protocol):
     def figures(self) -> dict[str, Any]:
         """For the event stream and the summary; of these, a video file has `damaged` alone and a folder nothing.
 
-        width, height, fps, fourcc: what was opened, None where unknown. stalls: waits in vain for a frame, or for the
-        source to open. reconnects: times it came back. damaged: frames that could not be decoded, and were left out.
-        frozen_frames, black_frames: those that were predicted but not learned from.
+        width, height, fps, fourcc: what was opened, None where unknown; the size is that of what is seen of it. roi,
+        rotate, every: of the view, where they change anything. stalls: waits in vain for a frame, or for the source to
+        open. reconnects: times it came back. damaged: frames that could not be decoded, and were left out.
+        frozen_frames, black_frames: those that were predicted but not learned from. streams: these figures of each of
+        several, see `together`.
         """
 
     def close(self) -> None:
@@ -91,6 +100,7 @@ class SourceRequest:
     bundle: where the bundle's files are.
     order: of a stream made from a folder; "recorded" needs neither stc nor seed.
     labels: file with the labels of a video's frames, for scoring only; None for none.
+    view: how the pictures are looked at.
     """
 
     classes: tuple[str, ...]
@@ -101,6 +111,7 @@ class SourceRequest:
     bundle: Root
     order: Order = "stc"
     labels: Path | None = None
+    view: View = WHOLE
 
 
 def discover() -> dict[str, ModuleType]:

@@ -69,14 +69,24 @@ class Capture:
         """The next picture, None for a damaged one, and when it was grabbed. Raises SourceError when none will come."""
         if self._ahead:
             return self._ahead.pop(0)
+        self._grab()
+        arrived = time.monotonic()
+        ok, pixels = self._capture.retrieve()
+        return (to_picture(pixels) if ok else None), arrived
+
+    def skip(self) -> None:
+        """Pass over the next picture, without decoding it. Raises SourceError when none will come."""
+        if self._ahead:
+            self._ahead.pop(0)
+        else:
+            self._grab()
+
+    def _grab(self) -> None:
         if not self._capture.grab():
             raise SourceError(
                 f"expected {self._name} to keep delivering frames, found that it ended or the connection "
                 "dropped: check the plug or the network"
             )
-        arrived = time.monotonic()
-        ok, pixels = self._capture.retrieve()
-        return (to_picture(pixels) if ok else None), arrived
 
     def close(self) -> None:
         self._capture.release()

@@ -51,9 +51,10 @@ class Inspector:
         self._told = False
         self._sizes: set[tuple[int, ...]] = set()
 
-    def look(self, frame: Frame) -> Iterator[Frame | Notice]:
-        """The frame, with its fault if it has one, behind what there is to say of it."""
-        yield from self._size(frame)
+    def look(self, frame: Frame, whole: tuple[int, int] | None = None) -> Iterator[Frame | Notice]:
+        """The frame, with its fault if it has one, behind what there is to say of it. whole: (height, width) of the
+        picture that it is a part of."""
+        yield from self._size(*(whole or frame.pixels.shape[:2]))
         fault = fault_of(frame.pixels, self._last)
         self._last = frame.pixels
         if fault:
@@ -69,9 +70,8 @@ class Inspector:
             yield Notice(fault, f"{self._name} {words}; it is not learned from", {"seconds": TOLD_S})
         yield replace(frame, fault=fault) if fault else frame
 
-    def _size(self, frame: Frame) -> Iterator[Notice]:
+    def _size(self, height: int, width: int) -> Iterator[Notice]:
         """Told once for each size, however often a stream goes from one to the other."""
-        height, width = frame.pixels.shape[:2]
         if (height, width) not in self._sizes and self._sizes:
             words = f"{self._name} now delivers {width}×{height} pixels; goes on with these"
             yield Notice("resized", words, {"width": width, "height": height})

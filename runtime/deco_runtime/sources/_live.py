@@ -11,6 +11,7 @@ from deco_runtime.errors import SourceError
 from deco_runtime.sources import _address
 from deco_runtime.sources._faults import Inspector
 from deco_runtime.sources._process import CaptureProcess
+from deco_runtime.sources.view import WHOLE, View
 from deco_runtime.telemetry.redact import redact
 from deco_runtime.types import Frame, Notice
 
@@ -29,13 +30,13 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
 _TICK_S = 0.2  # between two signs of life while there is no frame
 
 
-def open_url(url: str, open_s: float = OPEN_S, stall_s: float = STALL_S) -> Live:
+def open_url(url: str, open_s: float = OPEN_S, stall_s: float = STALL_S, view: View = WHOLE) -> Live:
     """Receive a stream. Raises SourceError if it cannot be opened within open_s seconds: that takes up to
     _address.ASK_S seconds more, to find out why."""
     url = _address.clean(url)
     shown = redact(url)
     arguments = {"url": url, "shown": shown, "open_s": open_s}
-    return Live(shown, "deco_runtime.sources._capture:open_url", arguments, open_s + _address.ASK_S + 1, stall_s)
+    return Live(shown, "deco_runtime.sources._capture:open_url", arguments, open_s + _address.ASK_S + 1, stall_s, view)
 
 
 class _StalledError(SourceError):
@@ -52,6 +53,7 @@ class Live:
     name: for people.
     job, arguments: what the capture process runs, as in CaptureProcess.
     open_s, stall_s: longest wait in seconds for opening, and for a frame.
+    view: how its pictures are looked at.
 
     Raises SourceError if the source cannot be opened, or is not open after open_s seconds.
     """
@@ -60,10 +62,16 @@ class Live:
     length: int | None = None
 
     def __init__(
-        self, name: str, job: str, arguments: dict[str, Any], open_s: float = OPEN_S, stall_s: float = STALL_S
+        self,
+        name: str,
+        job: str,
+        arguments: dict[str, Any],
+        open_s: float = OPEN_S,
+        stall_s: float = STALL_S,
+        view: View = WHOLE,
     ) -> None:
         self.name = name
-        self._job, self._arguments = job, arguments
+        self._job, self._arguments, self._view = job, arguments, view
         self._open_s, self._stall_s = open_s, stall_s
         self._format: dict[str, Any] = {}
         self._inspector = Inspector(name)
@@ -82,13 +90,15 @@ class Live:
 
     @property
     def dropped(self) -> int:
-        return self._dropped_before + (self._process.dropped if self._process else 0)
+        process = self._process  # another thread may be replacing it
+        return self._dropped_before + (process.dropped if process else 0)
 
     def figures(self) -> dict[str, Any]:
-        damaged = self._damaged_before + (self._process.damaged if self._process else 0)
+        process = self._process
+        damaged = self._damaged_before + (process.damaged if process else 0)
         counts = {"stalls": self._stalls, "reconnects": self._reconnects, "damaged": damaged}
         faults = {f"{fault}_frames": count for fault, count in self._inspector.counts.items()}
-        return {**self._format, **counts, **faults}
+        return {**self._format, **self._view.figures(), **counts, **faults}
 
     def frames(self) -> Iterator[Frame | Notice]:
         """Yield the newest frame, each at most once, and notices, several a second when there is no frame."""
@@ -120,7 +130,7 @@ class Live:
                 self._lost_at = None
                 words = f"{self.name} is back after {seconds:g} s"
                 yield Notice("reconnected", words, {"seconds": seconds, **self._format})
-            yield from self._inspector.look(frame)
+            yield from self._inspector.look(frame, self._process.whole if self._process else None)
 
     def note(self) -> str | None:
         return None
@@ -136,7 +146,7 @@ class Live:
 
     def _open(self) -> Iterator[Notice]:
         """Start a capture process and wait until it has opened the device."""
-        self._process = process = CaptureProcess(self._job, self._arguments)
+        self._process = process = CaptureProcess(self._job, self._arguments, self._view)
         limit = time.monotonic() + START_S
         while not self._closed.is_set():
             message = process.message(_TICK_S)
@@ -169,6 +179,8 @@ class Live:
                 return message
             if message is not None and "failed" in message:
                 raise SourceError(message["failed"])
+            if message is not None and "skipped" in message:
+                limit = time.monotonic() + self._stall_s
             if time.monotonic() >= limit:
                 if damaged := self._process.damaged - before:
                     raise SourceError(

@@ -53,6 +53,10 @@ class PiCamera:
         pixels = self._camera.capture_array("main")
         return to_bgr(pixels), time.monotonic()
 
+    def skip(self) -> None:
+        """Pass over the next picture, without copying it."""
+        self._camera.capture_metadata()
+
     def close(self) -> None:
         self._camera.stop()
         self._camera.close()

@@ -14,13 +14,14 @@ from deco_runtime.errors import SourceError
 from deco_runtime.pictures.containers import jpeg_size
 from deco_runtime.sources import FPS_UNKNOWN
 from deco_runtime.sources._opencv import MJPG, deliver_jpegs, open_stream, refuse_no_text, to_picture
+from deco_runtime.sources.view import WHOLE, View
 from deco_runtime.types import Frame
 
 LabelOf = Callable[[int], int | None]
 """The true class of a frame, by its number in the file from 0; None where it is unknown."""
 
 
-def open_file(path: Path, label_of: LabelOf = lambda frame: None) -> Playback:
+def open_file(path: Path, label_of: LabelOf = lambda frame: None, view: View = WHOLE) -> Playback:
     """Play a video file. Raises SourceError if it is not a video that OpenCV can open."""
     refuse_no_text(str(path.resolve()))
     name = str(path.resolve())  # absolute, because FFmpeg takes a relative name with a colon for a URL
@@ -32,7 +33,7 @@ def open_file(path: Path, label_of: LabelOf = lambda frame: None) -> Playback:
         raise SourceError(_not_a_video(path))
     if _is_of_jpegs(name, capture):
         deliver_jpegs(capture)
-    return Playback(path, capture, label_of)
+    return Playback(path, capture, label_of, view)
 
 
 def _is_of_jpegs(name: str, capture: cv2.VideoCapture) -> bool:
@@ -56,23 +57,29 @@ def _is_of_jpegs(name: str, capture: cv2.VideoCapture) -> bool:
 class Playback:
     """A video file, frame by frame in order, as fast as they are taken.
 
-    length: the number of frames the file announces, if it does.
+    length: the number of frames the file announces, if it does, of those that are taken.
     """
 
     live = False
     dropped = 0
 
-    def __init__(self, path: Path, capture: cv2.VideoCapture, label_of: LabelOf = lambda frame: None) -> None:
-        self.name = str(path)
-        announced = capture.get(cv2.CAP_PROP_FRAME_COUNT)
-        self.length: int | None = int(announced) if announced > 0 else None
+    def __init__(
+        self,
+        path: Path,
+        capture: cv2.VideoCapture,
+        label_of: LabelOf = lambda frame: None,
+        view: View = WHOLE,
+    ) -> None:
+        self.name = view.named(str(path))
+        self._announced = max(0, int(capture.get(cv2.CAP_PROP_FRAME_COUNT)))
+        self.length: int | None = -(-self._announced // view.every) or None
+        self._path, self._view = path, view
         fps = capture.get(cv2.CAP_PROP_FPS)
         self._fps = fps if 0 < fps <= 1000 else FPS_UNKNOWN  # NaN too is none
-        self._path = path
         self._capture, self._label_of = capture, label_of
         self._using = threading.Lock()  # close() may come from another thread in the middle of a read
         self._closed = False
-        self._delivered = self._damaged = 0
+        self._read = self._delivered = self._damaged = 0
         self._ended = False
 
     def frames(self) -> Iterator[Frame]:
@@ -83,13 +90,16 @@ class Playback:
                     return
                 if not self._capture.grab():
                     break
+                self._read += 1
+                if number % self._view.every:
+                    continue
                 ok, pixels = self._capture.retrieve()
             picture = to_picture(pixels) if ok else None
             if picture is None:
                 self._damaged += 1
                 continue
             self._delivered += 1
-            yield Frame(picture, number / self._fps, self._label_of(number))
+            yield Frame(self._view.of(picture), number / self._fps, self._label_of(number))
         self._ended = True
         if self._damaged and not self._delivered:
             raise SourceError(
@@ -103,9 +113,8 @@ class Playback:
         said = []
         if self._damaged:
             said.append(f"left out {self._damaged} damaged frame{'s' * (self._damaged > 1)}")
-        read = self._delivered + self._damaged
-        if self._ended and self.length is not None and read < self.length:
-            said.append(f"expected {self.length} frames, the video ended after {read}: it may be cut short")
+        if self._ended and self._read < self._announced:
+            said.append(f"expected {self._announced} frames, the video ended after {self._read}: it may be cut short")
         return "; ".join(said) or None
 
     def figures(self) -> dict[str, Any]:

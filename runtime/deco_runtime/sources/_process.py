@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from deco_runtime.host.job import PYTHON
+from deco_runtime.sources.view import WHOLE, View
 from deco_runtime.types import Frame
 
 CLOSE_S = 1.0
@@ -22,11 +23,16 @@ _DEATH_S = 1.0  # one in the middle of a driver's system call cannot even be kil
 
 
 class CaptureProcess:
-    """One process that captures, from opening to release. `dropped` and `damaged` count its frames so far."""
+    """One process that captures, from opening to release.
 
-    def __init__(self, job: str, arguments: dict[str, Any]) -> None:
-        """job: "module:function" that opens a `_child.Device` with these keywords."""
+    `dropped` and `damaged` count its frames so far; `whole` is (height, width) of the last picture of which a view has
+    shown a part, None where pictures are shown as they are.
+    """
+
+    def __init__(self, job: str, arguments: dict[str, Any], view: View = WHOLE) -> None:
+        """job: "module:function" that opens a `_child.Device` with these keywords. view: how it is looked at."""
         self.dropped = self.damaged = 0
+        self.whole: tuple[int, int] | None = None
         # The same modules as here: -c and -m alike would put the current directory first, with whatever lies in it.
         program = f"import sys; sys.path[:] = {sys.path!r}; from deco_runtime.sources._child import main; main()"
         self._process = subprocess.Popen(
@@ -40,7 +46,8 @@ class CaptureProcess:
         with contextlib.suppress(OSError):  # whoever waits for messages hears that the process died
             assert self._process.stdin is not None
             # Not as an argument, which every user of the machine can read: a URL may hold a password.
-            self._process.stdin.write(json.dumps(arguments).encode() + b"\n")
+            given = {"arguments": arguments, "view": view.figures()}
+            self._process.stdin.write(json.dumps(given).encode() + b"\n")
         self._widen_pipe()
         self._ending = threading.Lock()  # close() may come from another thread
         self._messages: queue.Queue[dict[str, Any] | Frame | None] = queue.Queue()
@@ -61,7 +68,8 @@ class CaptureProcess:
             self._process.stdin.write(b"\n")
 
     def message(self, seconds: float) -> dict[str, Any] | Frame | None:
-        """The next message, {"ready"}, {"opened"}, {"failed"}, {"damaged"} or a frame; None if none comes in time."""
+        """The next message, {"ready"}, {"opened"}, {"failed"}, {"damaged"}, {"skipped"} or a frame; None if none comes
+        in time."""
         try:
             message = self._messages.get(timeout=seconds)
         except queue.Empty:
@@ -106,6 +114,8 @@ class CaptureProcess:
                 return None
             rest = rest[count:]
         self.dropped = told["dropped"]
+        if "whole" in told:
+            self.whole = told["whole"][0], told["whole"][1]
         return Frame(pixels, told["time"])
 
     def _death(self) -> str:

@@ -10,6 +10,7 @@ import click
 
 from deco_runtime.errors import SourceError
 from deco_runtime.sources import FrameSource, SourceRequest
+from deco_runtime.sources.view import View
 from deco_runtime.types import Ints
 
 OPTION = click.Option(
@@ -39,14 +40,14 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
     except Exception as error:  # the disk, the zip and numpy raise a dozen kinds
         raise SourceError(f"expected the classes of the demo stream in {labels}, found none; copy it again") from error
     if isinstance(stream, Path):
-        return _play(stream, truth)
+        return _play(stream, truth, request.view)
     # OpenCV opens files only. An open one stays readable when its name goes; where it does not, the name stays.
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place, stream.open("rb") as packed:
             copy = Path(place) / "stream.avi"
             with copy.open("wb") as plain:
                 shutil.copyfileobj(packed, plain)
-            return _play(copy, truth)
+            return _play(copy, truth, request.view)
     except OSError as error:
         raise SourceError(
             f"expected a temporary directory to play the stream of {root} from, but the system says: {error.strerror}; "
@@ -54,9 +55,9 @@ def open_source(value: bool, request: SourceRequest) -> FrameSource:
         ) from error
 
 
-def _play(file: Path, truth: Ints) -> FrameSource:
+def _play(file: Path, truth: Ints, view: View) -> FrameSource:
     from deco_runtime.sources import _playback  # imports cv2, which `--help` must not need
 
-    playback = _playback.open_file(file, lambda frame: int(truth[frame]) if frame < len(truth) else None)
-    playback.name = "the bundle's demo stream"
+    playback = _playback.open_file(file, lambda frame: int(truth[frame]) if frame < len(truth) else None, view)
+    playback.name = view.named("the bundle's demo stream")
     return playback

@@ -12,6 +12,7 @@ from deco_runtime.errors import DataError
 from deco_runtime.pictures.folder import Unreadable, fingerprints, list_folder, split_folder
 from deco_runtime.sources import FPS_UNKNOWN, FrameSource, SourceRequest
 from deco_runtime.sources.orders import no_recording, recorded_order, stc_order
+from deco_runtime.sources.view import WHOLE, View
 from deco_runtime.types import Frame, Pixels
 
 NO_LABEL = -1
@@ -51,9 +52,10 @@ def open_source(value: Path, request: SourceRequest) -> FrameSource:
     else:
         order = stc_order([labels[i] for i in kept], request.stc, request.seed)
         name = f"images in {train}, stc {request.stc}, seed {request.seed}"
-    index = [kept[i] for i in order]
+    view = request.view
+    index = [kept[i] for i in order[:: view.every]]
     images, own = [(files[i], labels[i]) for i in index], [prints[i] for i in index] if request.trained_on else None
-    return Images(name, images, listed.read, [note for note in notes if note], own)
+    return Images(view.named(name), images, listed.read, [note for note in notes if note], own, view)
 
 
 class Images:
@@ -61,6 +63,7 @@ class Images:
 
     length: their number, unreadable ones included. read: gives an image, or None for an unreadable one. notes:
     sentences about what was left out, and about their order. prints: their fingerprints, None where not known yet.
+    view: how each is looked at; its `every` was seen to before.
     """
 
     live = False
@@ -73,11 +76,12 @@ class Images:
         read: Callable[[Path], Pixels | None],
         notes: Sequence[str] = (),
         prints: Sequence[str | None] | None = None,
+        view: View = WHOLE,
     ) -> None:
         self.name = name
         self.length: int | None = len(images)
         self._images = images
-        self._read, self._notes, self._prints = read, notes, prints
+        self._read, self._notes, self._prints, self._view = read, notes, prints, view
         self._unreadable = Unreadable(len(images))
         self._closed = False
 
@@ -95,7 +99,8 @@ class Images:
             if pixels is None:
                 self._unreadable.add(file)
             else:
-                yield Frame(pixels, number / FPS_UNKNOWN, label if label != NO_LABEL else None)
+                seconds = number * self._view.every / FPS_UNKNOWN
+                yield Frame(self._view.of(pixels), seconds, label if label != NO_LABEL else None)
         if len(self._unreadable.files) == len(self._images):
             raise DataError(f"expected {self.name} that OpenCV can read, found none: replace them")
 

@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,15 @@ from deco_runtime.errors import StateError, first_line
 from deco_runtime.learning import registry
 from deco_runtime.learning.arrays import Array, whole
 from deco_runtime.learning.guard import Unguarded
+from deco_runtime.learning.taught import MOST_BYTES
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.storage.lock import lock
 from deco_runtime.storage.untrusted import ALWAYS_FINE, parse_json, read_bytes, read_npz
 
 SCHEMA = 6
 CURRENT, PREVIOUS = "learned.deco", "learned.previous.deco"
+MOST_UNKNOWN = 512 << 20
+"""Bytes of a state file whose bundle is not known."""
 NOT_OF_FOLDERS = {errno.EINVAL, errno.EBADF, errno.ENOSYS, getattr(errno, "ENOTSUP", errno.ENOSYS)}
 """What some disks say that cannot flush a folder, such as those of the network; the file itself is on the disk then."""
 
@@ -165,16 +169,18 @@ def _sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def load(directory: Path, bundle: Bundle, fresh: Unguarded) -> tuple[LearnedState | None, str | None]:
+def load(
+    directory: Path, bundle: Bundle, fresh: Unguarded, names: Sequence[str] = (CURRENT, PREVIOUS)
+) -> tuple[LearnedState | None, str | None]:
     """Bring a learner to where the newest good state in the directory was taken; that state (None when there is none),
     and a sentence when one had to be passed over.
 
-    fresh: a learner that starts from the bundle. Raises StateError when the state belongs to another bundle or recipe
-    or another version, or when files are there but none of them can be used: learned state is never silently thrown
-    away.
+    fresh: a learner of this bundle. names: of files, in the order in which they are tried. Raises StateError when the
+    state belongs to another bundle or recipe or another version, or when files are there but none of them can be used:
+    learned state is never silently thrown away.
     """
     complaints = []
-    for name in (CURRENT, PREVIOUS):
+    for name in names:
         path = directory / name
         if not os.path.lexists(path):
             continue
@@ -196,9 +202,19 @@ def load(directory: Path, bundle: Bundle, fresh: Unguarded) -> tuple[LearnedStat
     return None, None
 
 
+def recipe_of(directory: Path) -> str | None:
+    """The name of the recipe that the state in a directory was learned by; None where there is none, or none that can
+    be read without its bundle."""
+    for name in (CURRENT, PREVIOUS):
+        with contextlib.suppress(Exception):  # `load` says what is wrong with it
+            arrays = read_npz(io.BytesIO(_payload(directory / name, MOST_UNKNOWN)), ("meta",))
+            return str(parse_json(arrays["meta"].tobytes())["recipe"])
+    return None
+
+
 def _read(path: Path, bundle: Bundle, fresh: Unguarded) -> LearnedState:
     learner = fresh.learner
-    size = 2 * sum(array.nbytes for array in learner.arrays().values())
+    size = 2 * sum(array.nbytes for array in learner.arrays().values()) + MOST_BYTES
     if path.stat().st_size > 2 * size + ALWAYS_FINE:  # another recipe's may be as large, and must be told from damage
         size = max(size, *(registry.state_bytes(kind, bundle) for kind in registry.learners().values()))
     arrays = read_npz(io.BytesIO(_payload(path, size)))

@@ -68,6 +68,11 @@ class EventLog(Listener):
             happened.ModelScored: self._model_scored,
             happened.StateSaved: self._state_saved,
             happened.SaveRefused: lambda event: self.write("save", ok=False, reason=event.reason),
+            happened.ClassTaught: self._class_taught,
+            happened.TeachingUndone: lambda event: self.write("teach", action="undone", teachings=event.teachings),
+            happened.LearningHeld: lambda event: self.write("hold", held=event.held),
+            happened.WentBack: lambda event: self.write("back", to=event.to, segments=event.segments),
+            happened.AnswersJudged: lambda event: self.write("judged", **vars(event)),
             happened.ResourcesPaused: self._resources_paused,
             happened.ResourcesResumed: self._resources_resumed,
         }
@@ -126,7 +131,8 @@ class EventLog(Listener):
 
     def _source_notice(self, event: happened.SourceNotice) -> None:
         if event.notice.words:
-            self.write("source", action=event.notice.action, name=event.name, **event.notice.figures)
+            figures = _of(event.stream) | event.notice.figures
+            self.write("source", action=event.notice.action, name=event.name, **figures)
 
     def _source_ended(self, event: happened.SourceEnded) -> None:
         self.write(
@@ -143,6 +149,7 @@ class EventLog(Listener):
     def _segment_learned(self, event: happened.SegmentLearned) -> None:
         report = event.report
         figures: dict[str, Any] = {
+            **_of(event.stream),
             "number": event.number,
             "frames": event.frames,
             "dropped_frames": event.dropped_frames,
@@ -186,6 +193,17 @@ class EventLog(Listener):
             images=event.images,
         )
 
+    def _class_taught(self, event: happened.ClassTaught) -> None:
+        self.write(
+            "teach",
+            action="refused" if event.refused else "taught",
+            name=event.name,
+            frames=event.frames,
+            new=event.new,
+            reason=event.refused,
+            teachings=event.teachings,
+        )
+
     def _state_saved(self, event: happened.StateSaved) -> None:
         self.write(
             "save",
@@ -205,6 +223,11 @@ class EventLog(Listener):
     def _resources_resumed(self, event: happened.ResourcesResumed) -> None:
         figures = {"measured": event.measured, "limit": event.limit} if event.limit is not None else {}
         self.write("resources", decision="resumed", reason=event.reason, **figures)
+
+
+def _of(stream: str | None) -> dict[str, Any]:
+    """The stream that a line is about, where there are several."""
+    return {} if stream is None else {"stream": stream}
 
 
 def _open(path: Path) -> int:

@@ -2,6 +2,8 @@
 
 Records carry names and figures; how they are told is for each listener to say. `words` are there where only the place
 that it happens at can say why. Shares and accuracies are fractions 0 … 1, times are seconds; None is "not known".
+`stream` is the name of the stream that something is about where the source is made of several, and None where it is
+one.
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ class SourceNotice:
 
     name: str
     notice: Notice
+    stream: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class FramePredicted:
     confidence: float
     frame: Frame
     observed: Observed
+    stream: str | None = None
 
 
 # --- what is learned
@@ -144,6 +148,7 @@ class SegmentLearned:
     stream_accuracy: float | None
     active: list[str]
     report: SegmentReport | None
+    stream: str | None = None
 
 
 @dataclass(frozen=True)
@@ -203,6 +208,54 @@ class ModelScored:
     deployed: float
     frozen: float
     images: int
+
+
+# --- what people said
+
+
+@dataclass(frozen=True)
+class ClassTaught:
+    """People said that so many frames show a class. new: the bundle lacks it. refused: why the guard did not take it, a
+    clause; None when it is learned. classes: all there are now. teachings: that are not undone."""
+
+    name: str
+    frames: int
+    new: bool
+    refused: str | None
+    classes: tuple[str, ...]
+    teachings: int
+
+
+@dataclass(frozen=True)
+class TeachingUndone:
+    """The last teaching was taken back. classes, teachings: as of ClassTaught."""
+
+    classes: tuple[str, ...]
+    teachings: int
+
+
+@dataclass(frozen=True)
+class LearningHeld:
+    """People had learning wait, or go on."""
+
+    held: bool
+
+
+@dataclass(frozen=True)
+class WentBack:
+    """People had what was learned go back, to: "saved", "previous" or "start"; there it has so many segments."""
+
+    to: str
+    segments: int
+
+
+@dataclass(frozen=True)
+class AnswersJudged:
+    """People said of so many frames, answered as `answer` (None for none of the classes), whether that is right."""
+
+    answer: str | None
+    right: bool
+    frames: int
 
 
 # --- what is kept

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -11,7 +12,9 @@ import numpy as np
 
 from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.reports import RetrainReport, SegmentReport
+from deco_runtime.learning.taught import NONE
 from deco_runtime.sources import FrameSource
+from deco_runtime.sources.together import stream_names
 from deco_runtime.telemetry import happenings as happened
 from deco_runtime.telemetry.bus import Bus
 from deco_runtime.types import Frame, Notice, Observed, Segment
@@ -25,6 +28,7 @@ class Tally:
     the classes. segments: gathered. dropped_segments: of these, refused because the learner was busy.
     given_up_segments: of these, not learned because memory was short. unlearned_frames: of the last segment, which did
     not get complete and was not learned from.
+    segments_of, dropped_segments_of: the same by the number of their stream.
     ages: seconds from grabbing to predicting, of the last 1000 frames of a live source.
     """
 
@@ -36,6 +40,8 @@ class Tally:
     dropped_segments: int = 0
     given_up_segments: int = 0
     unlearned_frames: int = 0
+    segments_of: Counter[int] = field(default_factory=Counter)
+    dropped_segments_of: Counter[int] = field(default_factory=Counter)
     ages: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
 
     @property
@@ -54,8 +60,10 @@ class Tally:
 class Reporter:
     """Emits what happens in the loop, with the names and counts that belong to it."""
 
-    def __init__(self, classes: tuple[str, ...], source: FrameSource, bus: Bus, tally: Tally) -> None:
-        self._classes, self._source, self._bus, self._tally = classes, source, bus, tally
+    def __init__(self, names: Callable[[], tuple[str, ...]], source: FrameSource, bus: Bus, tally: Tally) -> None:
+        """names: gives those of the classes there are now."""
+        self._names, self._source, self._bus, self._tally = names, source, bus, tally
+        self._streams = stream_names(source)
         self._ending = False
 
     def opened(self, skipped: int) -> None:
@@ -86,18 +94,24 @@ class Reporter:
         source, tally = self._source, self._tally
         self._bus.emit(
             happened.SourceEnded(
-                source.name, tally.frames, source.dropped, tally.unlearned_frames, source.note(), source.figures()
+                source.name, tally.frames, source.dropped, tally.unlearned_frames, source.note(), self._figures()
             )
         )
 
     def heard(self, notice: Notice) -> None:
         """What a live source says of itself."""
-        self._bus.emit(happened.SourceNotice(self._source.name, notice))
+        stream = self._stream(notice.stream)
+        self._bus.emit(happened.SourceNotice(stream or self._source.name, notice, stream))
 
     def predicted(self, label: int | None, confidence: float, frame: Frame, observed: Observed) -> None:
         """The answer to a frame: a class, or None for none of them."""
-        name = None if label is None else self._classes[label]
-        self._bus.emit(happened.FramePredicted(name, confidence, frame, observed))
+        name = None if label is None else self._name(label)
+        self._bus.emit(happened.FramePredicted(name, confidence, frame, observed, self._stream(frame.stream)))
+
+    def _name(self, label: int) -> str:
+        """Of a class; one that was taken back a moment ago has none."""
+        names = self._names()
+        return names[label] if label < len(names) else NONE
 
     def doing(self, what: str, step: int = 0, steps: int = 0, pause: int = 0) -> None:
         """See `happenings.Doing`."""
@@ -110,7 +124,7 @@ class Reporter:
     def segment(self, number: int, segment: Segment, report: SegmentReport | None) -> None:
         """A segment was gathered and, with a report, learned."""
         tally, source = self._tally, self._source
-        count = np.bincount(segment.pseudo, minlength=len(self._classes))
+        count = np.bincount(segment.pseudo)
         self._bus.emit(
             happened.SegmentLearned(
                 number=number,
@@ -120,10 +134,11 @@ class Reporter:
                 dropped_segments=tally.dropped_segments,
                 frame_age_ms=tally.age_ms(),
                 unknown_frames=tally.unknown,
-                votes={self._classes[int(c)]: int(count[c]) for c in np.flatnonzero(count)},
+                votes={self._name(int(c)): int(count[c]) for c in np.flatnonzero(count)},
                 stream_accuracy=tally.stream_accuracy,
-                active=[self._classes[c] for c in report.active] if report else [],
+                active=[self._name(c) for c in report.active] if report else [],
                 report=report,
+                stream=self._stream(segment.stream),
             )
         )
 
@@ -159,6 +174,21 @@ class Reporter:
             "unknown_frames": tally.unknown,
             "unlearned_frames": tally.unlearned_frames,
             "frame_age_ms": tally.age_ms(),
-            **self._source.figures(),
+            **self._figures(),
             "stream_accuracy": tally.stream_accuracy,
         }
+
+    def _stream(self, number: int) -> str | None:
+        """The name of a stream, where there are several."""
+        return self._streams[number] if self._streams else None
+
+    def _figures(self) -> dict[str, Any]:
+        """Of the source; to those of several streams are added the segments of each."""
+        figures, tally = self._source.figures(), self._tally
+        if self._streams:
+            counts = (
+                {"segments": tally.segments_of[number], "dropped_segments": tally.dropped_segments_of[number]}
+                for number in range(len(self._streams))
+            )
+            figures["streams"] = [each | more for each, more in zip(figures["streams"], counts, strict=True)]
+        return figures

@@ -40,7 +40,8 @@ class Notifier(Listener):
         self._ready = self._stopping = False
         self._due = 0.0
         self._segments = self._updates = 0
-        self._doing, self._predicted, self._camera_lost = "starting", False, False
+        self._doing, self._predicted = "starting", False
+        self._lost: dict[str, bool] = {}  # cameras by name: whether it is one of several
         self._paused: str | None = None
 
     def hears(self) -> Hears:
@@ -84,7 +85,9 @@ class Notifier(Listener):
     def _source_notice(self, event: happened.SourceNotice) -> None:
         """As long as a live source says anything, the run is alive."""
         if event.notice.action in ("lost", "reconnected"):
-            self._camera_lost = event.notice.action == "lost"
+            self._lost.pop(event.name, None)
+            if event.notice.action == "lost":
+                self._lost[event.name] = event.stream is not None
         self._step()
 
     def _run_ending(self, _: happened.RunEnding) -> None:
@@ -112,7 +115,10 @@ class Notifier(Listener):
 
     def _status(self) -> str:
         """The one line that `systemctl status` shows."""
-        doing = "waiting for the camera" if self._camera_lost else self._paused or self._doing
+        doing = self._paused or self._doing
+        if self._lost:  # of several the others may go on
+            names = ", ".join(sorted(self._lost))
+            doing = f"{doing}, waiting for {names}" if any(self._lost.values()) else "waiting for the camera"
         return f"STATUS={self._segments} segments, {self._updates} updates; {doing}"
 
     def _beat(self, line: str) -> None:

@@ -50,6 +50,10 @@ class View(Listener):
             happened.UpdateJudged: self._update_judged,
             happened.PauseOver: lambda _: self._line("the pause is over: learning goes on"),
             happened.ModelScored: self._model_scored,
+            happened.ClassTaught: self._class_taught,
+            happened.TeachingUndone: lambda _: self._line("the last teaching was taken back"),
+            happened.LearningHeld: self._learning_held,
+            happened.WentBack: lambda event: self._line(f"went back to {event.to}: {event.segments} segments"),
             happened.SaveRefused: self._save_refused,
             happened.SavePossible: self._save_possible,
             happened.ResourcesPaused: self._resources_paused,
@@ -98,7 +102,8 @@ class View(Listener):
     def _source_notice(self, event: happened.SourceNotice) -> None:
         notice = event.notice
         if notice.action in ("lost", "reconnected"):
-            self._show(camera="lost, waiting for it" if notice.action == "lost" else "back")
+            row = redact(event.stream or "camera")
+            self._rows[row] = "lost, waiting for it" if notice.action == "lost" else "back"
         if notice.words:
             self._line(notice.words)
 
@@ -118,7 +123,8 @@ class View(Listener):
     def _frame_predicted(self, event: happened.FramePredicted) -> None:
         self._times.append(time.monotonic())
         seeing = "unknown" if event.label is None else event.label
-        self._rows["seeing"] = f"{seeing} ({event.confidence:.0%})"
+        row = "seeing" if event.stream is None else redact(f"seeing, {event.stream}")
+        self._rows[row] = f"{seeing} ({event.confidence:.0%})"
         if len(self._times) > 1:
             self._rows["frames/s"] = f"{(len(self._times) - 1) / max(self._times[-1] - self._times[0], 1e-9):.1f}"
 
@@ -134,8 +140,9 @@ class View(Listener):
             accuracy_on_the_stream=None if accuracy is None else f"{accuracy:.1%}",
         )
         if not self._console.is_terminal and report:
+            of = f" of {event.stream}" if event.stream is not None else ""
             self._line(
-                f"segment {event.number}: active {active}; kept {report.kept:.0%}"
+                f"segment {event.number}{of}: active {active}; kept {report.kept:.0%}"
                 + "".join(f"; {name} {words}" for name, words in own.items())
                 + (f"; {report.dropped} updates dropped, not finite" if report.dropped else "")
             )
@@ -166,6 +173,14 @@ class View(Listener):
         deployed, frozen = f"{event.deployed:.1%}", f"{event.frozen:.1%}"
         self._show(test_accuracy=f"deployed {deployed}, never updated {frozen}")
         self._line(f"{event.when}: deployed model {deployed}, never updated {frozen}")
+
+    def _class_taught(self, event: happened.ClassTaught) -> None:
+        what = f"{event.frames} frame{'s' * (event.frames > 1)} of {'the new class ' * event.new}{event.name!r}"
+        self._line(f"not taught {what}: that {event.refused}" if event.refused else f"taught {what}")
+
+    def _learning_held(self, event: happened.LearningHeld) -> None:
+        self._show(learning="paused by a person" if event.held else "resumed by a person")
+        self._line("learning waits, as a person asked" if event.held else "learning goes on, as a person asked")
 
     def _save_refused(self, event: happened.SaveRefused) -> None:
         if not event.again:

@@ -71,13 +71,13 @@ class Outputs(Listener):
     def _source_notice(self, event: happened.SourceNotice) -> None:
         if event.notice.action not in ("lost", "reconnected"):
             return
-        stream = 0
+        stream = event.notice.stream
         if stream in self._debouncers:
             self._debouncers[stream].interrupt()
         self._tell("lost" if event.notice.action == "lost" else "back", stream, datetime.now(timezone.utc), {})
 
     def _frame_predicted(self, event: happened.FramePredicted) -> None:
-        frame, label, stream = event.frame, event.label, 0
+        frame, label, stream = event.frame, event.label, event.frame.stream
         sure = round(event.confidence, 4) if math.isfinite(event.confidence) else None
         figures: dict[str, Any] = {"class": label, "unknown": label is None, "confidence": sure}
         if not self._live:

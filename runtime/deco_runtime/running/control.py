@@ -1,0 +1,151 @@
+"""What people may do to a run while it goes on, by the page or the socket: teach, undo, hold, go back, save.
+
+Each is a job for the owner of what is learned, done between two segments, see `requests`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from deco_runtime.errors import StateError, UsageError
+from deco_runtime.learning.guard import Unguarded
+from deco_runtime.learning.learner import Learner
+from deco_runtime.learning.taught import checked
+from deco_runtime.names import canonical
+from deco_runtime.running.recent import Recent
+from deco_runtime.running.scoring import normalised
+from deco_runtime.storage import state as states
+from deco_runtime.storage.bundle import Bundle
+from deco_runtime.telemetry import happenings as happened
+from deco_runtime.types import Check, Ints, Observed, Pixels
+
+if TYPE_CHECKING:
+    from deco_runtime.running.loop import Run
+
+T = TypeVar("T")
+
+BACK: dict[str, tuple[str, ...]] = {"saved": (states.CURRENT,), "previous": (states.PREVIOUS,), "start": ()}
+"""Where one may go back to: the last save, the one before it, or what the bundle and people said."""
+
+
+class Control:
+    """Over one run. All of it may be called from any thread but the run's own; what cannot be done raises DecoError."""
+
+    def __init__(self, run: Run, directory: Path, recent: Recent) -> None:
+        self._run, self._directory, self.recent = run, directory, recent
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of all there are now."""
+        return self._run.names
+
+    @property
+    def bundle(self) -> Bundle:
+        """The run's."""
+        return self._run.bundle
+
+    def observe(self, pixels: Pixels) -> Observed:
+        """What the learner sees in images (n, size, size, 3) uint8 as the network takes them."""
+        run = self._run
+        return observed_in(run.learner, pixels, run.bundle)
+
+    def teach(self, name: str, observed: Observed, takes: Ints) -> happened.ClassTaught:
+        """People say that frames, observed (n, …) and of these takes (n,), show the class of that name, which may be a
+        new one, or "none"."""
+        return self._ask(lambda: self._teach(name, observed, takes))
+
+    def teach_recent(self, name: str, numbers: Ints) -> happened.ClassTaught:
+        """The same of frames of the last minutes, by their numbers there."""
+        observed, takes = self.recent.observed(numbers)
+        return self.teach(name, observed, takes)
+
+    def undo(self) -> happened.TeachingUndone:
+        """Take back the last teaching."""
+        return self._ask(self._undo)
+
+    def hold(self, held: bool) -> None:
+        """Have learning wait, or go on; prediction goes on meanwhile."""
+        self._run.held = held
+        self._run.bus.emit(happened.LearningHeld(held))
+
+    def back(self, to: str) -> happened.WentBack:
+        """Go back to one of BACK; what people taught stays."""
+        return self._ask(lambda: self._back(to))
+
+    def save(self) -> None:
+        """Now, not when it is due. Raises StateError where the disk refuses."""
+        self._ask(self._run.save_now)
+
+    def _ask(self, job: Callable[[], T]) -> T:
+        return self._run.requests.ask(job)
+
+    def _teach(self, name: str, observed: Observed, takes: Ints) -> happened.ClassTaught:
+        run = self._run
+        told = taught(run.guarded, run.bundle.classes, name, observed, takes, run.check)
+        run.bus.emit(told)
+        if told.refused is None:
+            run.names_changed()
+            run.save_now()
+        return told
+
+    def _undo(self) -> happened.TeachingUndone:
+        run = self._run
+        told = undone(run.guarded, run.bundle.classes, run.check)
+        run.bus.emit(told)
+        run.names_changed()
+        run.save_now()
+        return told
+
+    def _back(self, to: str) -> happened.WentBack:
+        if to not in BACK:
+            raise UsageError(f"expected to go back to one of {', '.join(BACK)}, but found {to!r:.40}; choose one")
+        run = self._run
+        learner, said = run.guarded.learner, run.guarded.learner.taught
+        if to == "start":
+            run.guarded.reset()
+        elif states.load(self._directory, run.bundle, run.guarded, BACK[to])[0] is None:
+            raise StateError(f"expected a saved state to go back to, but found no {BACK[to][0]}; save first")
+        if not learner.taught.same(said):
+            run.guarded.teach(said, run.check, judged=False)
+        learner.interrupted()
+        told = happened.WentBack(to, learner.segments)
+        run.bus.emit(told)
+        run.names_changed()
+        run.save_now()
+        return told
+
+
+def observed_in(learner: Learner, pixels: Pixels, bundle: Bundle) -> Observed:
+    """What a learner sees in images (n, size, size, 3) uint8 as the bundle's network takes them."""
+    parts = [learner.observe(x) for x in normalised(pixels, bundle.preprocessing, lambda: None)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def taught(
+    guarded: Unguarded, known: tuple[str, ...], name: str, observed: Observed, takes: Ints, check: Check = lambda: None
+) -> happened.ClassTaught:
+    """Teach a learner, and what to tell of it. known: names of the bundle's classes. Raises UsageError for a name or a
+    recipe with which that cannot be."""
+    learner = guarded.learner
+    names = known + learner.taught.classes
+    wanted = checked(canonical(name))
+    wanted = next((each for each in names if canonical(each) == wanted), wanted)
+    if not len(takes):
+        raise UsageError("expected at least one frame to teach, but found none; choose others")
+    verdict = guarded.teach(learner.taught.with_(wanted, known, observed, takes), check)
+    refused = None if verdict is None or verdict.accepted else verdict.reason
+    now = known + learner.taught.classes
+    return happened.ClassTaught(wanted, len(takes), wanted not in names, refused, now, learner.taught.teachings)
+
+
+def undone(guarded: Unguarded, known: tuple[str, ...], check: Check = lambda: None) -> happened.TeachingUndone:
+    """Take back a learner's last teaching. Raises UsageError where there is none."""
+    learner = guarded.learner
+    if not len(learner.taught):
+        raise UsageError("expected something that was taught, but found nothing to undo; teach first")
+    guarded.teach(learner.taught.without_last(len(known)), check, judged=False)
+    return happened.TeachingUndone(known + learner.taught.classes, learner.taught.teachings)

@@ -1,0 +1,92 @@
+"""The frames of the last minutes, as the learner observed them: for people who say afterwards what they show.
+
+In memory only, bounded, and no pictures; where the page is on, each has a small picture with it, in memory too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from deco_runtime.errors import UsageError
+from deco_runtime.telemetry import happenings as happened
+from deco_runtime.telemetry.bus import Hears, Listener
+from deco_runtime.types import Ints, Observed, Pixels
+
+MOST, MOST_BYTES = 600, 8 << 20
+"""Frames that are kept, and bytes of what was observed of them."""
+PER_SECOND = 4.0
+"""That are kept of a camera's."""
+APART_S = 3.0
+"""A pause after which a new take begins, as it does where the answer changes."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One frame. number: rises by one with each kept one. time: monotonic seconds. take: which run of frames with the
+    same answer. picture: JPEG, b"" without a page."""
+
+    number: int
+    time: float
+    take: int
+    label: str | None
+    confidence: float
+    observed: Observed
+    picture: bytes
+
+
+class Recent(Listener):
+    """Keeps some of the frames that were predicted. picture: makes the small picture of one."""
+
+    def __init__(self, picture: Callable[[Pixels], bytes] = lambda _: b"") -> None:
+        self.picture = picture
+        self._frames: deque[Kept] = deque()
+        self._bytes = self._number = self._take = 0
+        self._lock = threading.Lock()
+
+    def hears(self) -> Hears:
+        """See `Listener`."""
+        return {happened.FramePredicted: self._predicted}
+
+    def _predicted(self, event: happened.FramePredicted) -> None:
+        last = self._frames[-1] if self._frames else None
+        now = event.frame.time
+        if last is not None and 0 <= now - last.time < 1 / PER_SECOND and last.label == event.label:
+            return
+        if event.frame.fault is not None or not event.observed:
+            return
+        size = sum(array.nbytes for array in event.observed.values())
+        self._take += last is None or last.label != event.label or not 0 <= now - last.time < APART_S
+        self._number += 1
+        picture = self.picture(event.frame.pixels)
+        kept = Kept(self._number, now, self._take, event.label, event.confidence, event.observed, picture)
+        with self._lock:
+            self._frames.append(kept)
+            self._bytes += size
+            while len(self._frames) > MOST or (self._bytes > MOST_BYTES and len(self._frames) > 1):
+                self._bytes -= sum(array.nbytes for array in self._frames.popleft().observed.values())
+
+    def frames(self) -> list[Kept]:
+        """Those that are kept, the newest last."""
+        with self._lock:
+            return list(self._frames)
+
+    def last(self, seconds: float) -> Ints:
+        """Numbers of those of the last seconds."""
+        since = time.monotonic() - seconds
+        return np.array([each.number for each in self.frames() if each.time >= since], np.int64)
+
+    def observed(self, numbers: Ints) -> tuple[Observed, Ints]:
+        """What was observed of frames with these numbers (n,), and their takes (n,). Raises UsageError where none of
+        them is kept any more."""
+        wanted = set(numbers.tolist())
+        chosen = [each for each in self.frames() if each.number in wanted]
+        if not chosen:
+            raise UsageError("expected frames of the last minutes, but found none of these; choose later ones")
+        found = {name: np.concatenate([each.observed[name] for each in chosen]) for name in chosen[0].observed}
+        return found, np.array([each.take for each in chosen], np.int64)
