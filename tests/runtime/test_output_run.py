@@ -156,6 +156,25 @@ def test_mistakes_are_met_before_anything_is_opened(more: list[str], words: str,
     assert said.count("\n") == 1
 
 
+def test_several_cameras(bundle_path: Path, tmp_path: Path) -> None:
+    """Each has its number in the answers, and its name in the story."""
+    with mjpeg_server(noise, fps=30) as first, mjpeg_server(noise, fps=30) as second:
+        more = ["--video", first, "--video", second, "--set", "segment=16", "--max-segments", "6"]
+        more += ["--output", "-", "--output-on", "frame", "--events", str(tmp_path / "e")]
+        *frames, summary = run(bundle_path, *more)[0]
+    assert {frame["stream"] for frame in frames} == {0, 1}
+    assert len(frames) == summary["frames"]
+    done = subprocess.run(
+        [*COMMAND, "show", "--events", str(tmp_path / "e"), "--out", str(tmp_path / "r.html")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.endswith("of 1 runs\n"), done.stderr
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert page.count(f"<td>{first}</td>") == page.count(f"<td>{second}</td>") == 1
+
+
 @needs_broker
 def test_a_camera_and_a_broker_that_come_and_go(bundle_path: Path) -> None:
     """Home Assistant sees the camera go and come, and the program when it is killed."""
