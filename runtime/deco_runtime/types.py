@@ -36,7 +36,8 @@ class Frame:
     """One picture from a source.
 
     pixels: (height, width, 3) uint8, B, G, R.
-    time: seconds on the monotonic clock when it was read.
+    time: seconds when it was taken; of a live source on the monotonic clock, of a replayed one into the recording, so
+        that what is counted in them does not depend on how fast it is replayed.
     label: true class index where the source knows it (a labelled folder), for scoring only; else None.
     fault: set by a live source for a picture that is predicted like any other, but not learned from.
     stream: number of the stream it is of, where a source is made of several.

@@ -211,6 +211,43 @@ def test_a_password_is_for_root_alone(bundle: Path, units: Path, capsys: pytest.
     assert [path.name for path in units.iterdir()] == ["deco.service"]
 
 
+@pytest.mark.parametrize("camera", ["0", "rtsp://camera/1"])
+def test_answers_go_out(camera: str, bundle: Path, units: Path) -> None:
+    """A network address opens the network, and nothing else: a local camera keeps its devices."""
+    install(bundle, "--output", "-", "--output", "http://127.0.0.1:8123", camera=camera)
+    made = (units / "deco.service").read_text()
+    command = read(values(made, "ExecStart")[0][1:], c_escapes=True)
+    assert command[-4:] == ["--output", "-", "--output", "http://127.0.0.1:8123"]
+    lines = made.splitlines()
+    assert "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6" in lines
+    assert "After=network-online.target" in lines
+    assert not values(made, "PrivateNetwork")
+    assert ("DeviceAllow=char-video4linux rw" in lines) == (camera == "0")
+    install(bundle, "--output", "-", camera="0")
+    made = (units / "deco.service").read_text()
+    assert values(made, "PrivateNetwork") == ["yes"]
+    assert values(made, "RestrictAddressFamilies") == ["AF_UNIX"]
+    refused(UsageError, "expected --output to be one of", bundle, "--output", "door")
+
+
+def test_secrets_of_answers_are_for_root_alone(bundle: Path, units: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = ["https://me:Se%24cret@ha.local/api/webhook/Secret", "http://other:1"]
+    options = [word_ for output in outputs for word_ in ("--output", output)]
+    install(bundle, *options, camera="0")
+    made = (units / "deco.service").read_text()
+    assert "Secret" not in made
+    assert "--output" not in made
+    assert "--camera" in made
+    shell = ["sh", "-c", '. "$1"; printf %s "$DECO_RUN_OUTPUT"', "sh", str(units / "deco.env")]
+    assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == " ".join(outputs)
+    install(bundle, *options, camera="rtsp://user:Secret@10.0.0.7/live")
+    assert (units / "deco.env").read_text().count("\n") == 2
+    install(bundle, "--print", *options)
+    said = capsys.readouterr()
+    assert "Secret" not in said.out + said.err
+    assert 'write DECO_RUN_OUTPUT="https://ha.local/*** http://other:1", with what is hidden here, to' in said.err
+
+
 def test_several_cameras_and_what_of_them_is_looked_at(bundle: Path, units: Path) -> None:
     """deco-run takes devices first, and so do the options that are given for each."""
     more = ["--camera", "2", "--roi", "0,0,50%,1", "--roi", "1,2,3,4", "--rotate", "90", "--every", "3"]
@@ -349,8 +386,9 @@ def test_the_command_is_part_of_deco_run(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze, from the package systemd")
 @pytest.mark.parametrize("camera", ["0", "rtsp://user:p%20w@camera/1?a=b&c=$d"])
-def test_systemd_takes_the_unit(camera: str, bundle: Path, units: Path) -> None:
-    install(bundle, camera=camera)
+@pytest.mark.parametrize("outputs", [(), ("--output", "http://host:1", "--output", "-")])
+def test_systemd_takes_the_unit(camera: str, outputs: tuple[str, ...], bundle: Path, units: Path) -> None:
+    install(bundle, *outputs, camera=camera)
     command = ["systemd-analyze", "verify", "--man=no", str(units / "deco.service")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     newer = ("RestartSteps", "RestartMaxDelaySec")  # than systemd 253, which says that it leaves them out

@@ -104,9 +104,7 @@ def test_video_delivers_every_frame_in_order(tmp_path: Path) -> None:
         time.sleep(0.002)  # a slow consumer loses nothing
     assert [number_of(frame.pixels) for frame in frames] == list(range(40))
     assert all(frame.label is None for frame in frames)
-    times = [frame.time for frame in frames]
-    assert times == sorted(times)
-    assert abs(times[-1] - time.monotonic()) < 5
+    assert [frame.time for frame in frames] == [i / 25 for i in range(40)]  # of the recording, not of the consumer
     assert source.dropped == 0
     assert source.note() is None
     source.close()

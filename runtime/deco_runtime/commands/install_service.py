@@ -19,6 +19,9 @@ from deco_runtime.errors import RuntimeMissingError, StateError, UsageError
 from deco_runtime.learning import registry
 from deco_runtime.sources.video import VARIABLE
 from deco_runtime.telemetry.console import say
+from deco_runtime.telemetry.output import VARIABLE as OUTPUTS
+from deco_runtime.telemetry.output import open_way, way_of
+from deco_runtime.telemetry.output.options import checked
 from deco_runtime.telemetry.redact import redact
 
 if TYPE_CHECKING:
@@ -40,10 +43,11 @@ _LOCAL = ("SupplementaryGroups=video", "DevicePolicy=closed", "DeviceAllow=char-
 class Service:
     """What a unit depends on. All paths are absolute.
 
-    cameras: devices, and behind them URLs. secret: a file that keeps the URLs, None where they hold no secret. view:
-    options that say what of the pictures is looked at. state: None for
+    cameras: devices, and behind them URLs. view: options that say what of the pictures is looked at. state: None for
     systemd's own directory STATES/name. user: None for one that systemd makes up. recipe: None for the bundle's own.
-    program: the interpreter. needed: further directories of the program that the sandbox would hide.
+    program: the interpreter. needed: further directories of the program that the sandbox would hide. secret: a file
+    that keeps what everybody could read in the unit, None where that is nothing. hidden: the variables that it sets.
+    outputs: addresses of `--output`.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Service:
     needed: tuple[Path, ...]
     secret: Path | None = None
     view: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     @property
     def remote(self) -> bool:
@@ -66,6 +72,11 @@ class Service:
     def local(self) -> bool:
         """Whether a camera is at this machine."""
         return not all(map(_is_remote, self.cameras))
+
+    @property
+    def network(self) -> bool:
+        """Whether frames come from there, or answers go there, be it to a broker of this machine."""
+        return self.remote or any(way_of(address).NETWORK for address in self.outputs)
 
 
 def word(text: str) -> str:
@@ -81,22 +92,24 @@ def word(text: str) -> str:
 
 def unit(service: Service) -> str:
     """The text of the unit; docs/service.md says what each line is for."""
-    bundle, remote, state = word(str(service.bundle)), service.remote, service.state
+    bundle, network, state = word(str(service.bundle)), service.network, service.state
     arguments = ["-m", "deco_runtime.commands.run", "--bundle", str(service.bundle)]
     arguments += ["--state", str(state or STATES / service.name)]
     for camera in service.cameras:
         if not _is_remote(camera):
             arguments += ["--camera", camera]
-        elif service.secret is None:
+        elif VARIABLE not in service.hidden:
             arguments += ["--video", camera]
     arguments += service.view
     arguments += ["--recipe", service.recipe] if service.recipe else []
+    if OUTPUTS not in service.hidden:
+        arguments += [each for address in service.outputs for each in ("--output", address)]
     lines = [
         f"{MARK}; `systemctl edit {service.name}` changes it, docs/service.md explains it.",
         "[Unit]",
         "Description=DECO: predicts every frame of a camera and learns from it",
         f"RequiresMountsFor={bundle}" + (f" {word(str(state))}" if state else ""),
-        *(["Wants=network-online.target", "After=network-online.target"] if remote else []),
+        *(["Wants=network-online.target", "After=network-online.target"] if network else []),
         "# A camera that stays away is waited for without end; what fails faster than RestartSec= is not.",
         *("StartLimitIntervalSec=5min", "StartLimitBurst=40", ""),
         *("[Service]", "Type=notify"),
@@ -117,8 +130,8 @@ def unit(service: Service) -> str:
         *(f"BindReadOnlyPaths={word(str(path))}" for path in (service.bundle, *service.needed)),
         *("ProtectSystem=strict", "ProtectHome=tmpfs", "PrivateTmp=yes"),
         *(_LOCAL if service.local else ["PrivateDevices=yes"]),
-        *([] if remote else ["PrivateNetwork=yes"]),
-        f"RestrictAddressFamilies=AF_UNIX{' AF_INET AF_INET6' if remote else ''}",
+        *([] if network else ["PrivateNetwork=yes"]),
+        f"RestrictAddressFamilies=AF_UNIX{' AF_INET AF_INET6' if network else ''}",
         *("NoNewPrivileges=yes", "CapabilityBoundingSet="),
         *("SystemCallArchitectures=native", "SystemCallFilter=@system-service", "SystemCallErrorNumber=EPERM"),
         "# Not with --engine openvino, which writes machine code while it runs.",
@@ -159,6 +172,14 @@ def unit(service: Service) -> str:
     help=f"Where learned state is kept; any but the default needs --user.  [default: {STATES}/NAME]",
 )
 @click.option("--recipe", type=RecipeName(), help="As for deco-run.  [default: the bundle's]")
+@click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    callback=checked,
+    metavar="WHERE",
+    help="As for deco-run; - is the journal. An address opens the network to the service.",
+)
 @click.option("--user", metavar="NAME", help="Who the service runs as.  [default: a user that systemd makes up]")
 @click.option("--name", default="deco", show_default=True, metavar="NAME", help="Of the service.")
 @click.option("--print", "show", is_flag=True, help="Write the unit to standard output, and to no file.")
@@ -167,6 +188,7 @@ def install_service(
     cameras: tuple[str, ...],
     state: Path | None,
     recipe: str | None,
+    outputs: tuple[str, ...],
     user: str | None,
     name: str,
     show: bool,
@@ -203,20 +225,20 @@ def install_service(
     given = [_camera(each) for each in cameras]
     order = sorted(range(len(given)), key=lambda i: _is_remote(given[i]))  # as deco-run takes them
     given, looked = [given[i] for i in order], words(order, **view)
-    target, urls = UNITS / f"{name}.service", [each for each in given if _is_remote(each)]
-    secret = target.with_suffix(".env") if [redact(url) for url in urls] != urls else None
-    text = unit(Service(name, opened.path, tuple(given), directory, user, recipe, program, needed, secret, looked))
+    target, kept = UNITS / f"{name}.service", _secrets([each for each in given if _is_remote(each)], outputs)
+    secret = target.with_suffix(".env") if kept else None
+    place = (name, opened.path, tuple(given), directory, user, recipe, program, needed)
+    text = unit(Service(*place, secret, looked, tuple(kept), outputs))
     start = f"systemctl daemon-reload && systemctl enable --now {name}"
     if show:
         click.echo(text, nl=False)
-        if secret is not None:
-            shown = " ".join(map(redact, urls))
-            say(f'write {VARIABLE}="{shown}", with what is hidden here, to {secret}, for root alone (mode 600)')
+        for variable, (_, shown) in kept.items():
+            say(f'write {variable}="{shown}", with what is hidden here, to {secret}, for root alone (mode 600)')
         say(f"write this to {target}, then: {start}")
         return
     _check_ours(target)
     if secret is not None:
-        _write(secret, f"{VARIABLE}={_quoted(' '.join(urls))}\n", 0o600)
+        _write(secret, "".join(f"{name}={_quoted(value)}\n" for name, (value, _) in kept.items()), 0o600)
     _write(target, text, 0o644)
     if secret is None:
         target.with_suffix(".env").unlink(missing_ok=True)  # of a camera before this one
@@ -224,6 +246,16 @@ def install_service(
 
 
 install_service.params += view_options()
+
+
+def _secrets(urls: list[str], outputs: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """Variables for what must not stand in a unit: the value, and how it may be shown."""
+    ways = [address if address == "-" else open_way(address).name for address in outputs]
+    found = {
+        VARIABLE: (" ".join(urls), " ".join(map(redact, urls))),
+        OUTPUTS: (" ".join(outputs), " ".join(ways)),
+    }
+    return {name: (value, shown) for name, (value, shown) in found.items() if value != shown}
 
 
 def _check_ours(target: Path) -> None:

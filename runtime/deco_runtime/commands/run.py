@@ -57,6 +57,7 @@ deco-run --bundle bundle --camera 0 --events events.jsonl
 deco-run --bundle bundle --images photos --test others    a labelled folder as a stream, scored on another
 deco-run teach --help                                     corrections and new classes, also while a run goes on
 deco-run install-service --help                           a systemd service, from boot to shutdown
+deco-run show bundle-state --events events.jsonl          what a run did, as a page of HTML
 """
 
 
@@ -129,6 +130,7 @@ def _given(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 SUBCOMMANDS = {
     "install-service": "install_service:install_service",
+    "show": "show:show",
     "teach": "teach:teach",
 }
 """By name, the module here and the click command in it."""

@@ -13,6 +13,7 @@ from deco_runtime.engine import PRECISIONS
 from deco_runtime.engines.registry import engines
 from deco_runtime.host.threads import threads
 from deco_runtime.learning import registry
+from deco_runtime.telemetry.output.options import options as output_options
 
 
 def options() -> list[click.Parameter]:
@@ -114,6 +115,7 @@ def options() -> list[click.Parameter]:
             metavar="FILE",
             help="Append one JSON line per event to FILE.",
         ),
+        *output_options(),
         click.Option(
             ["--page"],
             is_flag=False,

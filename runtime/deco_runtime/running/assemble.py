@@ -40,6 +40,7 @@ from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.event_log import EventLog
 from deco_runtime.telemetry.happenings import PlaceFound, Said, StateFound, StateJudged
+from deco_runtime.telemetry.output.outputs import On, Outputs
 from deco_runtime.telemetry.redact import redact
 from deco_runtime.telemetry.systemd import Notifier
 from deco_runtime.telemetry.terminal_view import View
@@ -71,6 +72,9 @@ class Options:
     page_tls: tuple[Path, Path] | None = None
     limits: Limits = field(default_factory=Limits)
     views: tuple[view.View, ...] = (view.WHOLE,)
+    outputs: tuple[str, ...] = ()
+    output_on: On = "change"
+    output_after: float = 1.0
 
 
 def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) -> tuple[Run, Place]:
@@ -107,6 +111,7 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
         bus.emit(Said(words, "warning"))
     bus.add(EventLog(options.events))  # behind those words, since it may say that it cannot be written
     bus.add(Notifier())
+    bus.add(Outputs(options.outputs, options.output_on, options.output_after))
     learner = kind.open(bundle, engine, recipe, np.random.default_rng(options.seed))
     guarded, restored, passed_over = Unguarded(learner), None, None
     if not options.no_learn:

@@ -38,6 +38,9 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 BLACK = 16.0
 """99th percentile of a picture, of 0 … 255, below which it is black: what video calls black, or a lens cap."""
 
+FPS_UNKNOWN = 30.0
+"""Frames a second of what is replayed and does not say how many it had, as a folder of images."""
+
 PLAIN = 1.0
 """Standard deviation of a picture, of 0 … 255, below which it has nothing to see in it."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import cv2
 
 from deco_runtime.errors import SourceError
 from deco_runtime.pictures.containers import jpeg_size
+from deco_runtime.sources import FPS_UNKNOWN
 from deco_runtime.sources._opencv import MJPG, deliver_jpegs, open_stream, refuse_no_text, to_picture
 from deco_runtime.sources.view import WHOLE, View
 from deco_runtime.types import Frame
@@ -74,6 +74,8 @@ class Playback:
         self._announced = max(0, int(capture.get(cv2.CAP_PROP_FRAME_COUNT)))
         self.length: int | None = -(-self._announced // view.every) or None
         self._path, self._view = path, view
+        fps = capture.get(cv2.CAP_PROP_FPS)
+        self._fps = fps if 0 < fps <= 1000 else FPS_UNKNOWN  # NaN too is none
         self._capture, self._label_of = capture, label_of
         self._using = threading.Lock()  # close() may come from another thread in the middle of a read
         self._closed = False
@@ -97,7 +99,7 @@ class Playback:
                 self._damaged += 1
                 continue
             self._delivered += 1
-            yield Frame(self._view.of(picture), time.monotonic(), self._label_of(number))
+            yield Frame(self._view.of(picture), number / self._fps, self._label_of(number))
         self._ended = True
         if self._damaged and not self._delivered:
             raise SourceError(

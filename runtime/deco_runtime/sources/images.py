@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import click
 
 from deco_runtime.errors import DataError
 from deco_runtime.pictures.folder import Unreadable, fingerprints, list_folder, split_folder
-from deco_runtime.sources import FrameSource, SourceRequest
+from deco_runtime.sources import FPS_UNKNOWN, FrameSource, SourceRequest
 from deco_runtime.sources.orders import no_recording, recorded_order, stc_order
 from deco_runtime.sources.view import WHOLE, View
 from deco_runtime.types import Frame, Pixels
@@ -93,14 +92,15 @@ class Images:
 
     def frames(self) -> Iterator[Frame]:
         """Yield every readable image. Raises DataError if too many are unreadable, or all."""
-        for file, label in self._images:
+        for number, (file, label) in enumerate(self._images):
             if self._closed:
                 return
             pixels = self._read(file)
             if pixels is None:
                 self._unreadable.add(file)
             else:
-                yield Frame(self._view.of(pixels), time.monotonic(), label if label != NO_LABEL else None)
+                seconds = number * self._view.every / FPS_UNKNOWN
+                yield Frame(self._view.of(pixels), seconds, label if label != NO_LABEL else None)
         if len(self._unreadable.files) == len(self._images):
             raise DataError(f"expected {self.name} that OpenCV can read, found none: replace them")
 
