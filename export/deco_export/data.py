@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -43,7 +43,7 @@ class Data:
     stream where every image is labelled.
     skipped: a sentence about images that are unreadable or were passed over, or None. none: images of none of the
     classes, labels without a meaning. alike: files, <class>/<image>, of a training and a validation image each that are
-    nearly the same picture.
+    nearly the same picture. names: what people call the images of train, validation and none; empty where nobody said.
     """
 
     classes: tuple[str, ...]
@@ -55,6 +55,7 @@ class Data:
     skipped: str | None = None
     none: ImageSet = NONE
     alike: tuple[tuple[str, str], ...] = ()
+    names: tuple[tuple[str, ...], ...] = ((), (), ())
 
     def notes(self) -> list[str]:
         """What to know about the takes of the labelled images, a sentence each; none where each is its own take and
@@ -192,22 +193,31 @@ def load(
     fingerprints = tuple(sorted(folder.fingerprint(listed.files[i]) for i in kept))
     first, second = held_out(images, validation, rng)
     train, held = images.select(first), images.select(second)
-    none = _add(file, (listed.read(path) for path in listed.none), pictures, len(kept))
+    of_none: list[str] = []
+    none = _add(file, _read_none(listed, of_none), pictures, len(kept))
     shown = [f"{listed.classes[label]}/{name}" for label, name in zip(images.labels, names, strict=True)]
     pairs = near_duplicates(described[first], described[second])
     alike = tuple((shown[first[a]], shown[second[b]]) for a, b in pairs)
     skipped = "; ".join(filter(None, (listed.note, unreadable.summary()))) or None
-    return Data(listed.classes, train, held, fingerprints, skipped=skipped, none=none, alike=alike)
+    called = (tuple(shown[i] for i in first), tuple(shown[i] for i in second), tuple(of_none))
+    return Data(listed.classes, train, held, fingerprints, skipped=skipped, none=none, alike=alike, names=called)
 
 
-def _add(file: BinaryIO, read: Iterable[Pixels | None], pictures: Preprocessing, first: int) -> ImageSet:
-    """Those of the images read that could be, of no class, written behind the `first` ones of the file."""
+def _read_none(listed: folder.ImageFolder, names: list[str]) -> Iterator[Pixels]:
+    """The images of none of the classes that can be read; their names, <folder>/<image>, are added to `names`."""
+    for path in listed.none:
+        if (image := listed.read(path)) is not None:
+            names.append(path.relative_to(listed.root).as_posix())
+            yield image
+
+
+def _add(file: BinaryIO, read: Iterable[Pixels], pictures: Preprocessing, first: int) -> ImageSet:
+    """Images of no class, written behind the `first` ones of the file."""
     file.seek(0, io.SEEK_END)
     count = 0
     for image in read:
-        if image is not None:
-            file.write(fitted(image, pictures).tobytes())
-            count += 1
+        file.write(fitted(image, pictures).tobytes())
+        count += 1
     rows = np.arange(count)
     return StoredImages(file, pictures.size, first + rows, np.zeros(count, np.int64), rows)
 
@@ -237,11 +247,15 @@ def _digits(labelled: float, validation: float, size: int, rng: np.random.Genera
     everything = digits(DIGITS_SIZE)  # its parts are enlarged at the end, when nothing is copied any more
     test, rest = pick(everything.labels, 0.2, rng)
     known, unlabelled = pick(everything.labels[rest], labelled, rng)
-    train, held = hold_out(everything[rest[known]], validation, rng)
+    labelled_ones = everything[rest[known]]
+    first, second = held_out(labelled_ones, validation, rng)
+    train, held = labelled_ones[first], labelled_ones[second]
+    names = tuple(tuple(f"digit {i}" for i in rest[known][part]) for part in (first, second))
     stream = None
     if len(unlabelled):
         stream = everything[rest[unlabelled]]
         order = stc_order(stream.labels.tolist(), DIGITS_STC, int(rng.integers(2**31)))
         stream = _scaled(stream[order], size)
     classes = tuple(str(c) for c in range(10))
-    return Data(classes, _scaled(train, size), _scaled(held, size), (), stream, _scaled(everything[test], size))
+    shown = (_scaled(train, size), _scaled(held, size))
+    return Data(classes, *shown, (), stream, _scaled(everything[test], size), names=(*names, ()))

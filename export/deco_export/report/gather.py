@@ -1,0 +1,100 @@
+"""What the report is made of, in one more pass over the labelled images.
+
+φ of all of them may be more than memory holds, so all that is computed of it is computed of a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from deco_runtime.engine import Engine
+from deco_runtime.learning.learner import Learner
+from deco_runtime.learning.prior import PRIORS
+from deco_runtime.learning.regression import PENALTY
+from deco_runtime.preprocess import Preprocessing
+from deco_runtime.types import Floats, Ints
+
+from deco_export.data import Data
+from deco_export.images import Inputs, asked, batches
+from deco_export.representation import Representation
+
+MOST, MOST_HELD = 5000, 1500
+"""Images in the sample, and held-out ones among them."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """phi (n, D), labels y and takes (n,) of labelled images, those trained on first, then the held-out ones. index:
+    (n,) the place of each in its own set. trained: how many are trained on. whole: whether all images are here."""
+
+    phi: Floats
+    y: Ints
+    takes: Ints
+    index: Ints
+    trained: int
+    whole: bool
+
+    @property
+    def parts(self) -> tuple[tuple[Floats, Ints, Ints], tuple[Floats, Ints, Ints]]:
+        """φ, labels and takes of those trained on, and of those held out."""
+        of = slice(self.trained), slice(self.trained, None)
+        first, second = ((self.phi[part], self.y[part], self.takes[part]) for part in of)
+        return first, second
+
+
+def penalty(images: int, size: int) -> float:
+    """λ of a regression on so many images with φ of this size, as `regression.penalty` mostly has it at the start."""
+    return PENALTY + (PRIORS[0] if images < size else 0.0)
+
+
+def drawn(takes: Ints, most: int, rng: np.random.Generator) -> Ints:
+    """Indices, sorted, of at most so many images (n,): one of each take at random, then a second one of each …"""
+    order = rng.permutation(len(takes))
+    order = order[np.argsort(takes[order], kind="stable")]
+    _, start, size = np.unique(takes[order], return_index=True, return_counts=True)
+    rank = np.arange(len(order)) - np.repeat(start, size)
+    return np.sort(order[np.lexsort((rng.random(len(order)), rank))[:most]])
+
+
+def gather(
+    loaded: Data,
+    represented: Representation,
+    engine: Engine,
+    learner: Learner,
+    preprocessing: Preprocessing,
+    tick: Callable[[int], None],
+    rng: np.random.Generator,
+) -> tuple[Sample, Ints]:
+    """The sample, and the class (m,) that the learner, as it starts, gives each held-out image.
+
+    tick: told how many images were looked at.
+    """
+    train, held = loaded.train, loaded.validation
+    of_held = drawn(held.takes, MOST_HELD, rng)
+    of_train = drawn(train.takes, MOST - len(of_held), rng)
+    kept, done = [np.zeros((0, represented.size), np.float32)], 0
+    for phi, _ in represented.parts():
+        kept.append(phi[of_train[(of_train >= done) & (of_train < done + len(phi))] - done])
+        done += len(phi)
+        tick(done)
+    inputs, chosen, answers = Inputs(held, preprocessing), np.zeros(len(held), np.bool_), [np.zeros(0, np.int64)]
+    chosen[of_held] = True
+    for part in batches(len(held), asked(preprocessing.size)):
+        x = inputs[part]
+        observed = learner.observe(x)
+        phi = observed["phi"] if "phi" in observed else engine.represent(x)[0]
+        kept.append(phi[chosen[part]])
+        answers.append(learner.answer(learner.model, observed).argmax(axis=1))
+        tick(len(train) + part.start + len(x))
+    apart = train.takes.max() + 1  # no take is of both
+    sample = Sample(
+        np.concatenate(kept),
+        np.concatenate([train.labels[of_train], held.labels[of_held]]),
+        np.concatenate([train.takes[of_train], held.takes[of_held] + apart]),
+        np.concatenate([of_train, of_held]),
+        len(of_train),
+        len(of_train) == len(train) and len(of_held) == len(held),
+    )
+    return sample, np.concatenate(answers)
