@@ -110,4 +110,5 @@ def _details(picture: Pixels) -> Floats:
     small = cv2.resize(picture, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
     grey = cv2.cvtColor(small, cv2.COLOR_BGR2GRAY).astype(np.float32)
     fine: Floats = grey - cv2.GaussianBlur(grey, (0, 0), _BLUR)
-    return fine - fine.mean()
+    fine -= fine.mean()
+    return fine

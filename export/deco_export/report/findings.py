@@ -31,9 +31,10 @@ class Findings:
     """classes: K names. images, takes: (K,) those trained on; all_takes: (K,) with those held out. pretrained, start:
     the pre-trained model, and what the bundle starts with by its recipe. confused: (K, K) of the latter.
 
-    disputed: pictures whose class the others do not believe, by their part and place too; sampled, labelled: of how
-    many of how many images. across, between: twins of two classes, and of two parts; compared: among how many pictures.
-    curve, forecast: None where there is too little for one. from_scratch: the network was trained on these labels too.
+    disputed: pictures whose class the others do not believe, by their part and place too; agreed: the share of labels
+    that they believe; sampled, labelled: of how many of how many images. across, between: twins of two classes, and of
+    two parts; compared: among how many pictures. curve, forecast: None where there is too little for one.
+    from_scratch: the network was trained on these labels too.
     """
 
     classes: tuple[str, ...]
@@ -45,6 +46,7 @@ class Findings:
     start: Answers
     confused: Ints
     disputed: tuple[tuple[int, int, Disputed], ...]
+    agreed: float
     sampled: int
     labelled: int
     across: tuple[Twins, ...]
@@ -69,10 +71,8 @@ def find(
     pretrained, start = (_answers(each, held.labels, held.takes, classes) for each in answers)
     few = penalty(len(sample.y), sample.phi.shape[1])
     said = hurt.left_out(sample.phi, sample.y, sample.takes, classes, few)
-    disputed = tuple(
-        (HELD if d.index >= sample.trained else TRAIN, int(sample.index[d.index]), d)
-        for d in hurt.disputed(said, sample.y, sample.takes)
-    )
+    doubts, agreed = hurt.disputed(said, sample.y, sample.takes)
+    disputed = tuple((HELD if d.index >= sample.trained else TRAIN, int(sample.index[d.index]), d) for d in doubts)
     twins, compared = duplicates.in_album(album, rng)
     two = [album.given(*pair.a) != album.given(*pair.b) for pair in twins]
     measured = curve.measured(*sample.parts, classes, rng)
@@ -87,6 +87,7 @@ def find(
         start,
         accuracy.confused(answers[1], held.labels, classes),
         disputed,
+        agreed,
         len(sample.y),
         len(loaded.train) + len(held),
         tuple(pair for pair, other in zip(twins, two, strict=True) if other),

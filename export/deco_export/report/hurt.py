@@ -21,7 +21,9 @@ from deco_runtime.types import Floats, Ints
 
 SURE, HARDLY = 0.8, 0.05
 """A label is doubted clearly where the others give this probability, at least, to another class, and that, at most, to
-its own."""
+its own …"""
+ENOUGH, AGREED = 5, 0.85
+"""… if they know the label's class by that many takes and, where they are that sure, mostly agree with labels."""
 
 Doubles = npt.NDArray[np.float64]
 
@@ -31,7 +33,8 @@ class Disputed:
     """A picture whose class the others do not believe.
 
     index: its place among the pictures looked at. says: the class that they take it for. p, p_given: the probability of
-    that, and of its own class. take: how many pictures of its take are disputed, and how many there are.
+    that, and of its own class. take: how many pictures of its take are disputed, and how many there are. clearly:
+    whether the label is probably wrong.
     """
 
     index: int
@@ -39,11 +42,7 @@ class Disputed:
     p: float
     p_given: float
     take: tuple[int, int]
-
-    @property
-    def clearly(self) -> bool:
-        """Whether the label is probably wrong."""
-        return self.p >= SURE and self.p_given <= HARDLY
+    clearly: bool
 
 
 def weights(y: Ints, classes: int) -> Doubles:
@@ -76,23 +75,26 @@ def left_out(phi: Floats, y: Ints, takes: Ints, classes: int, penalty: float) ->
     return said
 
 
-def disputed(values: Floats, y: Ints, takes: Ints) -> list[Disputed]:
-    """The pictures that `left_out` (n, K) takes for another class, the clearest first, and of each take only that."""
+def disputed(values: Floats, y: Ints, takes: Ints) -> tuple[list[Disputed], float]:
+    """The pictures that `left_out` (n, K) takes for another class, the clearest first, and of each take only that; and
+    the share of the labels that it agrees with, takes counting alike."""
     scale = temperature(values, y, takes, REGRESSION, "the regression", [])
     log_p = log_softmax(values / np.float32(scale))
     says, every = log_p.argmax(axis=1), np.arange(len(y))
-    margin = log_p[every, says] - log_p[every, y]
-    _, of, size = np.unique(takes, return_inverse=True, return_counts=True)
-    wrong = np.bincount(of, says != y, len(size)).astype(int)
+    p, p_given = np.exp(log_p[every, says]), np.exp(log_p[every, y])
+    _, first, of, size = np.unique(takes, return_index=True, return_inverse=True, return_counts=True)
+    wrong, each = np.bincount(of, says != y, len(size)).astype(int), 1 / size[of]
+    sure = p >= SURE
+    trusted = float(each[sure] @ (says == y)[sure]) >= AGREED * float(each[sure].sum())
+    known = np.bincount(y[first], minlength=values.shape[1]) >= ENOUGH
+    clearly = sure & (p_given <= HARDLY) & known[y] & trusted
     found, met = [], set[int]()
-    for i in np.argsort(-margin, kind="stable"):
-        if says[i] == y[i]:
-            break
-        if of[i] not in met:
+    for i in np.lexsort((log_p[every, y] - log_p[every, says], ~clearly)):
+        if says[i] != y[i] and of[i] not in met:
             met.add(int(of[i]))
-            p, p_given = (float(np.exp(log_p[i, c])) for c in (says[i], y[i]))
-            found.append(Disputed(int(i), int(says[i]), p, p_given, (int(wrong[of[i]]), int(size[of[i]]))))
-    return found
+            take = int(wrong[of[i]]), int(size[of[i]])
+            found.append(Disputed(int(i), int(says[i]), float(p[i]), float(p_given[i]), take, bool(clearly[i])))
+    return found, float(each @ (says == y)) / len(size)
 
 
 def _groups(y: Ints, takes: Ints) -> list[Ints]:

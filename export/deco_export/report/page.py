@@ -58,8 +58,8 @@ def _classes(f: Findings) -> str:
     if f.start.every is None or f.pretrained.every is None:
         return _section("How well each class is known", _p("Nothing was held out, so there is nothing to measure."))
     head = (
-        "<tr><th>class</th><th class=n>trained on</th><th class=n>held out</th><th class=n>pre-trained</th>"
-        "<th class=n>before the stream</th><th></th></tr>"
+        "<tr><th>class</th><th>before the stream</th><th class=n>pre-trained</th><th class=n>held out</th>"
+        "<th class=n>trained on</th></tr>"
     )
     order = sorted(range(len(f.classes)), key=lambda c: (_value(f.start.of_class[c]), f.classes[c]))
     rows = [_row(f, c) for c in order]
@@ -103,9 +103,9 @@ def _row(f: Findings, c: int) -> str:
     images, takes = 0 if start is None else start.images, 0 if start is None else start.takes
     bar = "" if start is None else charts.bar(start, f"{percent(start.value)} right")
     return (
-        f"<tr><td>{escape(f.classes[c])}</td><td class=n>{_of(int(f.images[c]), int(f.takes[c]))}</td>"
-        f"<td class=n>{_of(images, takes)}</td><td class=n>{percent(before.value) if before else '–'}</td>"
-        f"<td class=n>{_told(start) or '–'}</td><td>{bar}</td></tr>"
+        f"<tr><td>{escape(f.classes[c])}</td><td>{_told(start) or '–'}{bar}</td>"
+        f"<td class=n>{percent(before.value) if before else '–'}</td><td class=n>{_of(images, takes)}</td>"
+        f"<td class=n>{_of(int(f.images[c]), int(f.takes[c]))}</td></tr>"
     )
 
 
@@ -138,7 +138,7 @@ def _heat(f: Findings) -> str:
             f'<td{" class=ok" if i == j else ""} style="--s:{share[j]:.2f}">{f.confused[i, j] or ""}</td>'
             for j in range(len(f.classes))
         )
-        rows.append(f"<tr><th scope=row>{i + 1} {escape(name)}</th>{cells}</tr>")
+        rows.append(f"<tr><th scope=row><small>{i + 1}</small> {escape(name)}</th>{cells}</tr>")
     words = "A row is a class, a column what it was taken for, by its number; darker is a larger share of the row."
     return f'{_p(words)}<div class="wide"><table class="heat"><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
 
@@ -152,9 +152,10 @@ def _disputed(f: Findings, album: Album) -> str:
         "Pictures that may hurt",
         _p(
             f"Of {of}, each was left out with its take, and the others asked what it shows. Where they say another "
-            "class, the label may be wrong, the picture may show both, or nothing else looks like it. Of each take the "
-            f"clearest is shown, {min(len(cards), SHOWN)} of {counted(len(f.disputed), 'take')}. Mend or remove what "
-            "is wrong, keep what is right: that is what the class needs more of."
+            "class, the label may be wrong, the picture may show both, or nothing else looks like it. They agree with "
+            f"{percent(f.agreed)} of the labels: the fewer, the less their word counts. The clearest come first, "
+            f"{len(cards)} of {len(f.disputed):,}, one of each take. Mend or remove what is wrong, and keep what is "
+            "right: of that the class needs more."
         ),
         f'<ul class="cards">{"".join(cards)}</ul>',
     )

@@ -15,7 +15,8 @@ border-radius:4px}.verdicts li{margin:.3rem 0}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}
 th,td{text-align:left;padding:.25rem .7rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:middle}
 th{font-weight:600;overflow-wrap:normal}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-.classes{width:100%}.classes td.n{white-space:nowrap}.classes th,.classes td{overflow-wrap:normal}
+.classes{width:100%}.classes td:nth-child(2){min-width:9.5rem}
+.classes td.n{white-space:nowrap}.classes th,.classes td{overflow-wrap:normal}
 .classes td:first-child,.classes th:first-child{overflow-wrap:anywhere;min-width:4.5rem}
 .bar{display:block;width:100%;min-width:5rem;height:.7rem}.rail{fill:var(--line)}.value{fill:var(--pale)}
 .range{stroke:var(--ink);stroke-width:1.5;fill:none;vector-effect:non-scaling-stroke}

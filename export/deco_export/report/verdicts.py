@@ -22,7 +22,7 @@ SLOW = 0.02
 
 def percent(value: float) -> str:
     """Of a share 0 … 1; with a decimal near 1, where it matters."""
-    return f"{100 * value:.{1 if 0.95 < value < 1 else 0}f}\N{NO-BREAK SPACE}%"
+    return f"{100 * value:.{1 if 0.99 < value < 1 else 0}f}\N{NO-BREAK SPACE}%"
 
 
 def between(share: Share) -> str:
@@ -48,7 +48,7 @@ def _known(f: Findings) -> str:
         )
     started = f"Before the stream, {between(f.start.balanced)} of the held-out pictures are answered right, all classes"
     none = sum(each is None for each in f.start.of_class)
-    return f"{started} counting alike" + (f"; nothing is held out of {none} of {len(f.classes)}." if none else ".")
+    return f"{started} counting alike" + (f"; of {none} of {len(f.classes)} nothing is held out." if none else ".")
 
 
 def _weak(f: Findings) -> str | None:
@@ -74,8 +74,8 @@ def _hurt(f: Findings) -> str:
     clear = sum(d.clearly for _, _, d in f.disputed)
     if clear:
         return (
-            f"{counted(clear, 'label')} {'is' if clear == 1 else 'are'} doubted clearly by all other pictures: look at "
-            "these first."
+            f"{counted(clear, 'label')} {'is' if clear == 1 else 'are'} doubted clearly by the other pictures: look at "
+            f"{'it' if clear == 1 else 'them'} first."
         )
     return "No label is doubted clearly by the other pictures."
 
