@@ -45,8 +45,9 @@ class Sample:
 
 
 def penalty(images: int, size: int) -> float:
-    """λ of a regression on so many images with φ of this size, as `regression.penalty` mostly has it at the start."""
-    return PENALTY + (PRIORS[0] if images < size else 0.0)
+    """λ of a regression on so many images with φ of this size: of few as `prior` expects it, of more the less, as
+    `regression.penalty` goes on; without a jump, where a curve would have a bend."""
+    return PENALTY + PRIORS[0] * min(1.0, size / max(images, 1))
 
 
 def drawn(takes: Ints, most: int, rng: np.random.Generator) -> Ints:
