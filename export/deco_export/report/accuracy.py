@@ -2,7 +2,7 @@
 
     share      of right answers, with an interval that counts takes
     by_class   the same of every class
-    balanced   the mean over classes, with an interval made of theirs
+    balanced   the mean over classes, with an interval as well
     confused   which class is taken for which
 
 Images of one take are right or wrong together, so an interval over images would be too narrow. Here a take counts
@@ -24,13 +24,15 @@ Z = 1.96
 
 @dataclass(frozen=True)
 class Share:
-    """A share of right answers 0 … 1, its interval from `low` to `high`, and the images and takes that it stands on."""
+    """A share of right answers 0 … 1, its interval from `low` to `high`, and the images and takes that it stands on.
+    counted: how many takes of equal size and weight say as much."""
 
     value: float
     low: float
     high: float
     images: int
     takes: int
+    counted: float
 
 
 def wilson(share: float, n: float) -> tuple[float, float]:
@@ -50,8 +52,8 @@ def share(right: Bools, takes: Ints) -> Share | None:
     """Of answers (n,), whether they are right, on images of these takes (n,); None without any."""
     if not len(right):
         return None
-    value = float(np.mean(right))
-    return Share(value, *wilson(value, effective(takes)), len(right), len(np.unique(takes)))
+    value, n = float(np.mean(right)), effective(takes)
+    return Share(value, *wilson(value, n), len(right), len(np.unique(takes)), n)
 
 
 def by_class(right: Bools, labels: Ints, takes: Ints, classes: int) -> tuple[Share | None, ...]:
@@ -62,17 +64,16 @@ def by_class(right: Bools, labels: Ints, takes: Ints, classes: int) -> tuple[Sha
 def balanced(shares: Sequence[Share | None]) -> Share | None:
     """The mean over the classes that have one; None without any.
 
-    Its interval is that of a sum of independent shares by their own intervals, the squares of whose arms are added
-    (Newcombe 1998; Zou and Donner 2008): it is right at the ends, where a standard error would be 0.
+    Its interval is that of as many independent takes as say as much: a take of a class with n of them has the weight
+    1/(K·n), and Kish's number of these is K² / Σ 1/n.
     """
     some = [each for each in shares if each is not None]
     if not some:
         return None
     value = sum(each.value for each in some) / len(some)
-    below = sqrt(sum((each.value - each.low) ** 2 for each in some)) / len(some)
-    above = sqrt(sum((each.high - each.value) ** 2 for each in some)) / len(some)
+    n = len(some) ** 2 / sum(1 / each.counted for each in some)
     counts = sum(each.images for each in some), sum(each.takes for each in some)
-    return Share(value, max(0.0, value - below), min(1.0, value + above), *counts)
+    return Share(value, *wilson(value, n), *counts, n)
 
 
 def confused(answers: Ints, labels: Ints, classes: int) -> Ints:
