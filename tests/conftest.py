@@ -32,7 +32,7 @@ SLOW = {
         "test_measure_unknown",
     ),
     *("test_memory", "test_sweep", "test_export_cli", "test_representation", "test_graphs", "test_backbone"),
-    "test_backbone_operators",
+    *("test_backbone_operators", "test_report_cli"),
 }
 """Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
 

@@ -221,7 +221,9 @@ def _fill(directory: Path, options: Options, progress: Progress, origin: Origin,
 
     represented = network.represent(rng)
     onnx.save_model(represented.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
-    notes += fit_learners(directory, represented, engine, loaded, network.preprocessing, progress)
+    watched = report.watch(represented, loaded, options.seed) if options.report else None
+    looked = represented if watched is None else watched.represented
+    notes += fit_learners(directory, looked, engine, loaded, network.preprocessing, progress)
 
     progress("checking every graph", 0, 1)
     golden, errors = _checked(directory, network, sets, notes)
@@ -280,9 +282,9 @@ def _fill(directory: Path, options: Options, progress: Progress, origin: Origin,
         },
     )
     page = None
-    if options.report:
+    if watched is not None:
         scratch = options.backbone is None
-        seen = (loaded, represented, engine, network.preprocessing, answers, scratch)
+        seen = (loaded, watched, engine, network.preprocessing, answers, scratch)
         try:
             page = report.make(directory, options.out, options.data, *seen, notes, options.seed, progress)
         except Exception as error:  # the bundle is complete, whatever a report of it dies of

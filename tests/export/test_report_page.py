@@ -199,7 +199,7 @@ def test_there_is_a_page_whatever_the_data(shape: str) -> None:
     text = page(found, album, "bundle", ["a note"])
     read = parsed(text)
     assert "What the export said" in read.text
-    assert not re.search(r"\b(nan|inf|None)\b", re.sub(r'"data:[^"]*"', "", text))
+    assert not re.search(r"\b(nan|inf|None(?!:))\b", re.sub(r'"data:[^"]*"', "", text))
     for sentence in verdicts.verdicts(found):
         assert sentence in read.text
     if not len(loaded.validation):

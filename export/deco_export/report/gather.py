@@ -1,12 +1,12 @@
-"""What the report is made of, in one more pass over the labelled images.
+"""What the report is made of: what the learners are fitted to, and one more look at the held-out images.
 
 φ of all of them may be more than memory holds, so all that is computed of it is computed of a sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from deco_runtime.engine import Engine
@@ -59,36 +59,53 @@ def drawn(takes: Ints, most: int, rng: np.random.Generator) -> Ints:
     return np.sort(order[np.lexsort((rng.random(len(order)), rank))[:most]])
 
 
+class Watched:
+    """A representation whose φ of a sample are kept as they come by, in the pass that the learners are fitted in."""
+
+    def __init__(self, made: Representation, loaded: Data, rng: np.random.Generator) -> None:
+        self._made, self._kept = made, np.zeros((0, made.size), np.float32)
+        self.held = drawn(loaded.validation.takes, MOST_HELD, rng)
+        self.train = drawn(loaded.train.takes, MOST - len(self.held), rng)
+        self.represented = replace(made, parts=self._parts)
+
+    def phi(self) -> Floats:
+        """φ (n, D) of those that are trained on."""
+        if len(self._kept) < len(self.train):  # no learner has looked at them all
+            for _ in self._parts():
+                pass
+        return self._kept
+
+    def _parts(self) -> Iterator[tuple[Floats, Floats]]:
+        kept, done = [self._kept[:0]], 0
+        for phi, logits in self._made.parts():
+            kept.append(phi[self.train[(self.train >= done) & (self.train < done + len(phi))] - done])
+            done += len(phi)
+            yield phi, logits
+        self._kept = np.concatenate(kept)
+
+
 def gather(
     loaded: Data,
-    represented: Representation,
+    watched: Watched,
     engine: Engine,
     learner: Learner,
     preprocessing: Preprocessing,
     tick: Callable[[int], None],
-    rng: np.random.Generator,
 ) -> tuple[Sample, Ints]:
     """The sample, and the class (m,) that the learner, as it starts, gives each held-out image.
 
-    tick: told how many images were looked at.
+    tick: told how many of these were looked at.
     """
-    train, held = loaded.train, loaded.validation
-    of_held = drawn(held.takes, MOST_HELD, rng)
-    of_train = drawn(train.takes, MOST - len(of_held), rng)
-    kept, done = [np.zeros((0, represented.size), np.float32)], 0
-    for phi, _ in represented.parts():
-        kept.append(phi[of_train[(of_train >= done) & (of_train < done + len(phi))] - done])
-        done += len(phi)
-        tick(done)
-    inputs, chosen, answers = Inputs(held, preprocessing), np.zeros(len(held), np.bool_), [np.zeros(0, np.int64)]
-    chosen[of_held] = True
+    train, held, of_train, of_held = loaded.train, loaded.validation, watched.train, watched.held
+    inputs, chosen = Inputs(held, preprocessing), np.isin(np.arange(len(held)), of_held)
+    kept, answers = [watched.phi()], [np.zeros(0, np.int64)]
     for part in batches(len(held), asked(preprocessing.size)):
         x = inputs[part]
         observed = learner.observe(x)
         phi = observed["phi"] if "phi" in observed else engine.represent(x)[0]
         kept.append(phi[chosen[part]])
         answers.append(learner.answer(learner.model, observed).argmax(axis=1))
-        tick(len(train) + part.start + len(x))
+        tick(part.start + len(x))
     apart = train.takes.max() + 1  # no take is of both
     sample = Sample(
         np.concatenate(kept),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from deco_export.data import Data
 from deco_export.network import Progress
 from deco_export.report.album import open_album
 from deco_export.report.findings import find
-from deco_export.report.gather import gather
+from deco_export.report.gather import Watched, gather
 from deco_export.report.page import page
 from deco_export.representation import Representation
 
@@ -30,12 +30,17 @@ def report_path(out: Path) -> Path:
     return out.with_name(f"{out.name}-report.html")
 
 
+def watch(made: Representation, loaded: Data, seed: int) -> Watched:
+    """What `make` needs to see of the labelled images, for the learners to be fitted with."""
+    return Watched(made, loaded, np.random.default_rng(seed))
+
+
 def make(
     directory: Path,
     out: Path,
     source: str,
     loaded: Data,
-    represented: Representation,
+    watched: Watched,
     engine: Engine,
     preprocessing: Preprocessing,
     answers: Ints,
@@ -45,13 +50,17 @@ def make(
     progress: Progress,
 ) -> str:
     """The page. directory: the bundle, complete, on its way to `out`. source: as for `data.load`. answers: (m,) the
-    class that the pre-trained model gives each held-out image."""
-    rng, total = np.random.default_rng(seed), len(loaded.train) + len(loaded.validation)
+    class that the pre-trained model gives each held-out image. watched: when learners were fitted with it."""
+    rng, total = np.random.default_rng(seed), len(loaded.validation) + 1
     bundle = open_bundle(directory)
     kind = registry.learner(bundle.recipe.name)
     learner = kind.open(bundle, engine, bundle.recipe, rng)
-    tick: Callable[[int], None] = lambda done: progress(STAGE, min(done, total - 1), total)  # noqa: E731
-    sample, start = gather(loaded, represented, engine, learner, preprocessing, tick, rng)
+    progress(STAGE, 0, total)
+
+    def tick(done: int) -> None:
+        progress(STAGE, done, total)
+
+    sample, start = gather(loaded, watched, engine, learner, preprocessing, tick)
     album = open_album(source, loaded, preprocessing, rng)
     found = find(loaded, album, sample, (answers, start), kind.NAME, from_scratch, rng)
     text = page(found, album, out.name, notes)
