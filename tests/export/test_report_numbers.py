@@ -135,6 +135,11 @@ def test_nothing_is_doubted_clearly_by_who_knows_little() -> None:
     assert len(found) > 100
     assert agreed < 0.5
     assert not any(d.clearly for d in found)
+    phi, y, takes = clusters(1500, 5, 20, 0.35, 0)  # overlapping classes, of which some are sure all the same
+    found, agreed = hurt.disputed(hurt.left_out(phi, y, takes, 5, 0.01), y, takes)
+    assert 0.5 < agreed < 0.8
+    assert any(d.p > 0.8 for d in found)
+    assert not any(d.clearly for d in found)
     phi, y, takes = clusters(30, 10, 10, 3.0, 0)  # three takes of each class
     y = y.copy()
     y[0] = 1

@@ -22,8 +22,9 @@ from deco_runtime.types import Floats, Ints
 SURE, HARDLY = 0.8, 0.05
 """A label is doubted clearly where the others give this probability, at least, to another class, and that, at most, to
 its own …"""
-ENOUGH, AGREED = 5, 0.85
-"""… if they know the label's class by that many takes and, where they are that sure, mostly agree with labels."""
+ENOUGH, AGREED = 5, 0.8
+"""… if they know the label's class by that many takes, and that share of the takes that they take for the other class,
+at least, is labelled so: a weak classifier is sure of much that is wrong."""
 
 Doubles = npt.NDArray[np.float64]
 
@@ -84,17 +85,16 @@ def disputed(values: Floats, y: Ints, takes: Ints) -> tuple[list[Disputed], floa
     p, p_given = np.exp(log_p[every, says]), np.exp(log_p[every, y])
     _, first, of, size = np.unique(takes, return_index=True, return_inverse=True, return_counts=True)
     wrong, each = np.bincount(of, says != y, len(size)).astype(int), 1 / size[of]
-    sure = p >= SURE
-    trusted = float(each[sure] @ (says == y)[sure]) >= AGREED * float(each[sure].sum())
+    said, agreed = (np.bincount(says[some], each[some], values.shape[1]) for some in (slice(None), says == y))
     known = np.bincount(y[first], minlength=values.shape[1]) >= ENOUGH
-    clearly = sure & (p_given <= HARDLY) & known[y] & trusted
+    clearly = (p >= SURE) & (p_given <= HARDLY) & known[y] & (agreed >= AGREED * said)[says]
     found, met = [], set[int]()
     for i in np.lexsort((log_p[every, y] - log_p[every, says], ~clearly)):
         if says[i] != y[i] and of[i] not in met:
             met.add(int(of[i]))
             take = int(wrong[of[i]]), int(size[of[i]])
             found.append(Disputed(int(i), int(says[i]), float(p[i]), float(p_given[i]), take, bool(clearly[i])))
-    return found, float(each @ (says == y)) / len(size)
+    return found, float(agreed.sum()) / len(size)
 
 
 def _groups(y: Ints, takes: Ints) -> list[Ints]:

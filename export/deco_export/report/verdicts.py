@@ -22,7 +22,8 @@ SLOW = 0.02
 
 def percent(value: float) -> str:
     """Of a share 0 … 1; with a decimal near 1, where it matters."""
-    return f"{100 * value:.{1 if 0.99 < value < 1 else 0}f}\N{NO-BREAK SPACE}%"
+    shown = f"{min(100 * value, 99.9):.1f}" if 0.99 < value < 1 else f"{100 * value:.0f}"
+    return f"{shown}\N{NO-BREAK SPACE}%"
 
 
 def between(share: Share) -> str:
