@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +15,7 @@ from deco_runtime.pictures import folder
 from deco_runtime.pictures.layout import some
 from deco_runtime.preprocess import Preprocessing, fitted, resize
 from deco_runtime.sources.orders import stc_order
-from deco_runtime.types import Ints, Pixels
+from deco_runtime.types import Ints
 
 from deco_export.images import Images, ImageSet, StoredImages
 from deco_export.images import pictures as every_picture
@@ -24,7 +24,6 @@ from deco_export.takes import describe, find_takes
 
 DIGITS_SIZE = 8
 """Side of scikit-learn's digits in pixels."""
-
 DIGITS_STC = 100
 """Images of one digit in a row in the demo stream."""
 
@@ -193,8 +192,7 @@ def load(
     fingerprints = tuple(sorted(folder.fingerprint(listed.files[i]) for i in kept))
     first, second = held_out(images, validation, rng)
     train, held = images.select(first), images.select(second)
-    of_none: list[str] = []
-    none = _add(file, _read_none(listed, of_none), pictures, len(kept))
+    none, of_none = _add(file, listed, pictures, len(kept))
     shown = [f"{listed.classes[label]}/{name}" for label, name in zip(images.labels, names, strict=True)]
     pairs = near_duplicates(described[first], described[second])
     alike = tuple((shown[first[a]], shown[second[b]]) for a, b in pairs)
@@ -203,23 +201,16 @@ def load(
     return Data(listed.classes, train, held, fingerprints, skipped=skipped, none=none, alike=alike, names=called)
 
 
-def _read_none(listed: folder.ImageFolder, names: list[str]) -> Iterator[Pixels]:
-    """The images of none of the classes that can be read; their names, <folder>/<image>, are added to `names`."""
+def _add(file: BinaryIO, listed: folder.ImageFolder, how: Preprocessing, first: int) -> tuple[ImageSet, list[str]]:
+    """Those of the images of no class that can be read, written behind the `first` ones of the file; their names."""
+    file.seek(0, io.SEEK_END)
+    names = []
     for path in listed.none:
         if (image := listed.read(path)) is not None:
+            file.write(fitted(image, how).tobytes())
             names.append(path.relative_to(listed.root).as_posix())
-            yield image
-
-
-def _add(file: BinaryIO, read: Iterable[Pixels], pictures: Preprocessing, first: int) -> ImageSet:
-    """Images of no class, written behind the `first` ones of the file."""
-    file.seek(0, io.SEEK_END)
-    count = 0
-    for image in read:
-        file.write(fitted(image, pictures).tobytes())
-        count += 1
-    rows = np.arange(count)
-    return StoredImages(file, pictures.size, first + rows, np.zeros(count, np.int64), rows)
+    rows = np.arange(len(names))
+    return StoredImages(file, how.size, first + rows, np.zeros(len(names), np.int64), rows), names
 
 
 def digits(size: int) -> Images:
@@ -247,15 +238,14 @@ def _digits(labelled: float, validation: float, size: int, rng: np.random.Genera
     everything = digits(DIGITS_SIZE)  # its parts are enlarged at the end, when nothing is copied any more
     test, rest = pick(everything.labels, 0.2, rng)
     known, unlabelled = pick(everything.labels[rest], labelled, rng)
-    labelled_ones = everything[rest[known]]
-    first, second = held_out(labelled_ones, validation, rng)
-    train, held = labelled_ones[first], labelled_ones[second]
-    names = tuple(tuple(f"digit {i}" for i in rest[known][part]) for part in (first, second))
+    chosen = rest[known]
+    parts = [chosen[part] for part in held_out(everything[chosen], validation, rng)]
     stream = None
     if len(unlabelled):
         stream = everything[rest[unlabelled]]
         order = stc_order(stream.labels.tolist(), DIGITS_STC, int(rng.integers(2**31)))
         stream = _scaled(stream[order], size)
     classes = tuple(str(c) for c in range(10))
-    shown = (_scaled(train, size), _scaled(held, size))
-    return Data(classes, *shown, (), stream, _scaled(everything[test], size), names=(*names, ()))
+    train, held = (_scaled(everything[part], size) for part in parts)
+    names = tuple(tuple(f"digit {i}" for i in part) for part in parts)
+    return Data(classes, train, held, (), stream, _scaled(everything[test], size), names=(*names, ()))
