@@ -30,7 +30,6 @@ DIGITS_STC = 100
 CLEARLY_FEWER = 0.9
 """Takes are worth a note where they are fewer than so many times the images: most folders hold a few duplicates."""
 
-
 NONE = Images(np.zeros((0, 1, 1, 3), np.uint8), np.zeros(0, np.int64))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,16 +13,17 @@ import numpy as np
 import pytest
 
 cv2 = pytest.importorskip("cv2")
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 
 from deco_export.data import Data  # noqa: E402
 from deco_export.images import Images  # noqa: E402
 from deco_export.report import duplicates, verdicts  # noqa: E402
 from deco_export.report.album import Album, kinds, open_album, uri  # noqa: E402
 from deco_export.report.findings import Findings, find  # noqa: E402
-from deco_export.report.gather import Sample  # noqa: E402
+from deco_export.report.gather import MOST, MOST_HELD, Sample, Watched  # noqa: E402
 from deco_export.report.make import report_path, write  # noqa: E402
 from deco_export.report.page import SHOWN, page  # noqa: E402
+from deco_export.representation import Representation  # noqa: E402
 from deco_runtime.preprocess import Preprocessing  # noqa: E402
 
 SIZE = 32
@@ -283,6 +285,29 @@ def test_a_test_part_of_the_folder_is_compared_too(tmp_path: Path) -> None:
     assert [(pair.a, album.name(*pair.b)) for pair in found.between] == [((0, 7), "test/class 0/copy.png")]
     assert kinds(album)[0].shape == (160 + 5,)
     assert len(open_album(str(tmp_path / "absent"), loaded, HOW, np.random.default_rng(0)).sets[3]) == 0
+
+
+def test_of_many_images_the_sample_is_kept_as_they_come_by() -> None:
+    n, held = 6000, 2000
+    phi = np.arange(3 * n, dtype=np.float32).reshape(n, 3)
+    passes = []
+
+    def parts() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        passes.append(1)
+        return ((phi[start : start + 2500], phi[start : start + 2500, :2]) for start in range(0, n, 2500))
+
+    pixels = np.zeros((n, 1, 1, 3), np.uint8)
+    train, other = (Images(pixels[:m], np.arange(m) % 2) for m in (n, held))
+    made = Representation(onnx.ModelProto(), 3, parts)
+    watched = Watched(made, Data(("a", "b"), train, other, ()), np.random.default_rng(0))
+    assert (len(watched.train), len(watched.held)) == (MOST - MOST_HELD, MOST_HELD)
+    seen = np.concatenate([each for each, _ in watched.represented.parts()])
+    np.testing.assert_array_equal(seen, phi)  # who asks for them gets all
+    np.testing.assert_array_equal(watched.phi(), phi[watched.train])
+    assert len(passes) == 1
+    unasked = Watched(made, Data(("a", "b"), train, other, ()), np.random.default_rng(0))
+    np.testing.assert_array_equal(unasked.phi(), phi[unasked.train])
+    assert len(passes) == 2
 
 
 def test_a_network_trained_on_these_labels_is_said_to_hide_what_more_would_bring() -> None:
