@@ -30,7 +30,8 @@ PAIRS = 2000
 LOOKED = 20_000
 """Most pictures that are compared: each with all others, in a few seconds."""
 
-_SIDE, _BLUR, _ROWS, _COLOURS = 32, 2.0, 512, 3
+_SIDE, _BLUR, _COLOURS = 32, 2.0, 3
+_ROWS = 128  # of 20,000 pictures that are all alike, 2.5 million pairs at a time
 
 
 @dataclass(frozen=True)
