@@ -36,6 +36,7 @@ SLOW = {
     "test_view_sources",
     "test_together",
     "test_output_run",
+    "test_report_cli",
 }
 """Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
 

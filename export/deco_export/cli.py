@@ -133,6 +133,12 @@ from deco_export.heap import give_back_large_blocks
     metavar="FRACTION",
     help="Share of the labelled images held out to report accuracy and to guard updates on the device.",
 )
+@click.option(
+    "--report/--no-report",
+    default=True,
+    help="Write BUNDLE-report.html beside the bundle: how well each class is known, which pictures hurt, and what more "
+    "labels would bring. It holds small copies of labelled pictures, so it is not in the bundle that goes to devices.",
+)
 def command(out: Path, **given: object) -> None:
     """Pre-train a classifier on a few labelled images and make a bundle for deco-run.
 
@@ -170,6 +176,8 @@ def command(out: Path, **given: object) -> None:
         f"{max(done.errors.values()):.1e}"
     )
     tell(f"bundle             {out}")
+    if done.report is not None:
+        tell(f"report             {done.report}")
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +15,7 @@ from deco_runtime.pictures import folder
 from deco_runtime.pictures.layout import some
 from deco_runtime.preprocess import Preprocessing, fitted, resize
 from deco_runtime.sources.orders import stc_order
-from deco_runtime.types import Ints, Pixels
+from deco_runtime.types import Ints
 
 from deco_export.images import Images, ImageSet, StoredImages
 from deco_export.images import pictures as every_picture
@@ -24,13 +24,11 @@ from deco_export.takes import describe, find_takes
 
 DIGITS_SIZE = 8
 """Side of scikit-learn's digits in pixels."""
-
 DIGITS_STC = 100
 """Images of one digit in a row in the demo stream."""
 
 CLEARLY_FEWER = 0.9
 """Takes are worth a note where they are fewer than so many times the images: most folders hold a few duplicates."""
-
 
 NONE = Images(np.zeros((0, 1, 1, 3), np.uint8), np.zeros(0, np.int64))
 
@@ -43,7 +41,7 @@ class Data:
     stream where every image is labelled.
     skipped: a sentence about images that are unreadable or were passed over, or None. none: images of none of the
     classes, labels without a meaning. alike: files, <class>/<image>, of a training and a validation image each that are
-    nearly the same picture.
+    nearly the same picture. names: what people call the images of train, validation and none; empty where nobody said.
     """
 
     classes: tuple[str, ...]
@@ -55,6 +53,7 @@ class Data:
     skipped: str | None = None
     none: ImageSet = NONE
     alike: tuple[tuple[str, str], ...] = ()
+    names: tuple[tuple[str, ...], ...] = ((), (), ())
 
     def notes(self) -> list[str]:
         """What to know about the takes of the labelled images, a sentence each; none where each is its own take and
@@ -192,24 +191,25 @@ def load(
     fingerprints = tuple(sorted(folder.fingerprint(listed.files[i]) for i in kept))
     first, second = held_out(images, validation, rng)
     train, held = images.select(first), images.select(second)
-    none = _add(file, (listed.read(path) for path in listed.none), pictures, len(kept))
+    none, of_none = _add(file, listed, pictures, len(kept))
     shown = [f"{listed.classes[label]}/{name}" for label, name in zip(images.labels, names, strict=True)]
     pairs = near_duplicates(described[first], described[second])
     alike = tuple((shown[first[a]], shown[second[b]]) for a, b in pairs)
     skipped = "; ".join(filter(None, (listed.note, unreadable.summary()))) or None
-    return Data(listed.classes, train, held, fingerprints, skipped=skipped, none=none, alike=alike)
+    called = (tuple(shown[i] for i in first), tuple(shown[i] for i in second), tuple(of_none))
+    return Data(listed.classes, train, held, fingerprints, skipped=skipped, none=none, alike=alike, names=called)
 
 
-def _add(file: BinaryIO, read: Iterable[Pixels | None], pictures: Preprocessing, first: int) -> ImageSet:
-    """Those of the images read that could be, of no class, written behind the `first` ones of the file."""
+def _add(file: BinaryIO, listed: folder.ImageFolder, how: Preprocessing, first: int) -> tuple[ImageSet, list[str]]:
+    """Those of the images of no class that can be read, written behind the `first` ones of the file; their names."""
     file.seek(0, io.SEEK_END)
-    count = 0
-    for image in read:
-        if image is not None:
-            file.write(fitted(image, pictures).tobytes())
-            count += 1
-    rows = np.arange(count)
-    return StoredImages(file, pictures.size, first + rows, np.zeros(count, np.int64), rows)
+    names = []
+    for path in listed.none:
+        if (image := listed.read(path)) is not None:
+            file.write(fitted(image, how).tobytes())
+            names.append(path.relative_to(listed.root).as_posix())
+    rows = np.arange(len(names))
+    return StoredImages(file, how.size, first + rows, np.zeros(len(names), np.int64), rows), names
 
 
 def digits(size: int) -> Images:
@@ -237,11 +237,14 @@ def _digits(labelled: float, validation: float, size: int, rng: np.random.Genera
     everything = digits(DIGITS_SIZE)  # its parts are enlarged at the end, when nothing is copied any more
     test, rest = pick(everything.labels, 0.2, rng)
     known, unlabelled = pick(everything.labels[rest], labelled, rng)
-    train, held = hold_out(everything[rest[known]], validation, rng)
+    chosen = rest[known]
+    parts = [chosen[part] for part in held_out(everything[chosen], validation, rng)]
     stream = None
     if len(unlabelled):
         stream = everything[rest[unlabelled]]
         order = stc_order(stream.labels.tolist(), DIGITS_STC, int(rng.integers(2**31)))
         stream = _scaled(stream[order], size)
     classes = tuple(str(c) for c in range(10))
-    return Data(classes, _scaled(train, size), _scaled(held, size), (), stream, _scaled(everything[test], size))
+    train, held = (_scaled(everything[part], size) for part in parts)
+    names = tuple(tuple(f"digit {i}" for i in part) for part in parts)
+    return Data(classes, train, held, (), stream, _scaled(everything[test], size), names=(*names, ()))

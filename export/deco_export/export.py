@@ -6,7 +6,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -37,6 +37,7 @@ from deco_export.judged import Judged, judge
 from deco_export.network import Network, Progress
 from deco_export.onnx_graph import IR_VERSION, OPSET
 from deco_export.place import bundle_at
+from deco_export.report import make as report
 from deco_export.torch_side import needs_torch
 
 GUARD_IMAGES, GUARD_BYTES = 500, 16_000_000
@@ -53,7 +54,7 @@ class Options:
     """What the user asked for; see `deco-export --help`. ipc: 0 for no condensed images, None for as many as the recipe
     needs. engine: the one that condenses them. augment: pre-train on shifted and mirrored images; None as the recipe
     does. image_size: None for the model's own, or SMALL. backbone, and what follows it: of a public network, in place
-    of a model that is trained from scratch."""
+    of a model that is trained from scratch. report: write a page about the labelled images beside the bundle."""
 
     data: str
     out: Path
@@ -76,12 +77,13 @@ class Options:
     finetune: str | None = None
     pictures: tuple[str, ...] = ()
     quantize: str = "none"
+    report: bool = False
 
 
 @dataclass(frozen=True)
 class Exported:
     """What came out: accuracy on the training images, 0 … 1, what the validation images say, largest relative error per
-    graph to the reference, notes."""
+    graph to the reference, notes. page: the report as HTML, until it is written; report: where it is then."""
 
     train_accuracy: float
     judged: Judged
@@ -90,6 +92,8 @@ class Exported:
     engines: tuple[str, ...]
     labelled: int
     notes: tuple[str, ...]
+    page: str | None = None
+    report: Path | None = None
 
 
 def export(options: Options, progress: Progress, loaded: data.Data | None = None) -> Exported:
@@ -105,7 +109,15 @@ def export(options: Options, progress: Progress, loaded: data.Data | None = None
     # Pixels not in the system's folder for temporary files, which may be memory.
     with bundle_at(options.out) as directory, tempfile.TemporaryFile(dir=directory.parent) as pixels:
         origin = _origin(options, progress)
-        return _fill(directory, options, progress, origin, loaded or _load(options, origin, progress, pixels))
+        done = _fill(directory, options, progress, origin, loaded or _load(options, origin, progress, pixels))
+    if done.page is None:
+        return done
+    place = report.report_path(options.out)
+    try:
+        report.write(done.page, place)
+    except OSError as error:
+        return replace(done, page=None, notes=(*done.notes, report.failed(error)))
+    return replace(done, page=None, report=place)
 
 
 class Origin(NamedTuple):
@@ -183,7 +195,8 @@ def _fill(directory: Path, options: Options, progress: Progress, origin: Origin,
     notes += said
     train, held, rng = loaded.train, loaded.validation, np.random.default_rng(options.seed)
     train_accuracy = float(np.mean(network.answers(train) == train.labels))
-    judged = judge(network.answers(held), held.labels, train.labels, loaded.classes)
+    answers = network.answers(held)
+    judged = judge(answers, held.labels, train.labels, loaded.classes)
     notes += judged.warnings()
 
     onnx.save_model(network.whole, directory / "inference.onnx")
@@ -208,7 +221,9 @@ def _fill(directory: Path, options: Options, progress: Progress, origin: Origin,
 
     represented = network.represent(rng)
     onnx.save_model(represented.model, directory / "graphs" / f"{REPRESENTATION}.onnx")
-    notes += fit_learners(directory, represented, engine, loaded, network.preprocessing, progress)
+    watched = report.watch(represented, loaded, options.seed) if options.report else None
+    looked = represented if watched is None else watched.represented
+    notes += fit_learners(directory, looked, engine, loaded, network.preprocessing, progress)
 
     progress("checking every graph", 0, 1)
     golden, errors = _checked(directory, network, sets, notes)
@@ -266,8 +281,16 @@ def _fill(directory: Path, options: Options, progress: Progress, origin: Origin,
             **network.made_with,
         },
     )
+    page = None
+    if watched is not None:
+        scratch = options.backbone is None
+        seen = (loaded, watched, engine, network.preprocessing, answers, scratch)
+        try:
+            page = report.make(directory, options.out, options.data, *seen, notes, options.seed, progress)
+        except Exception as error:  # the bundle is complete, whatever a report of it dies of
+            notes.append(report.failed(error))
     count = len(train) + len(held)
-    return Exported(train_accuracy, judged, errors, network.reference, runs_on, count, tuple(notes))
+    return Exported(train_accuracy, judged, errors, network.reference, runs_on, count, tuple(notes), page)
 
 
 def _write_graphs(

@@ -519,6 +519,7 @@ def test_an_onnx_file_needs_no_torch(photos: Path, tmp_path: Path) -> None:
     arguments += ["--labelled", "0.5", "--val", "0.2", "--input", GREY[0], "--input", GREY[1], "--ipc", "1"]
     done = without_torch(*arguments)
     assert done.returncode == 0, done.stderr
+    assert "How well each class is known" in (tmp_path / "bundle-report.html").read_text("utf-8")
     bundle = open_bundle(tmp_path / "bundle")
     export(options(photos, tmp_path / "other"), quiet)
     other = open_bundle(tmp_path / "other")

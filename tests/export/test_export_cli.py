@@ -115,7 +115,7 @@ def test_an_export_ends_with_a_bundle(photos: Path, exported: tuple[Path, subpro
     assert (held, right / held) == (made_with["validation_images"], made_with["validation_accuracy"])
     assert f"balanced over classes {made_with['validation_balanced_accuracy']:.1%}" in done.stdout
     assert "note: fewer than 10 images are held out of 3 of 3 classes ('blue': " in done.stderr
-    assert [path.name for path in out.parent.iterdir()] == ["bundle"]
+    assert sorted(path.name for path in out.parent.iterdir()) == ["bundle", "bundle-report.html"]
     bundle = open_bundle(out)
     assert bundle.classes == ("blue", "green", "red")
     assert bundle.image_shape == (3, 16, 16)
@@ -337,7 +337,7 @@ def test_a_users_own_model_is_exported_into_one_file(photos: Path, tmp_path: Pat
         path=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in out.parent.iterdir()] == ["mine.deco"]
+    assert sorted(path.name for path in out.parent.iterdir()) == ["mine.deco", "mine.deco-report.html"]
     assert zipfile.is_zipfile(out)
     bundle = open_bundle(out)
     assert bundle.features == 6
@@ -498,7 +498,7 @@ def test_after_a_kill_the_next_export_gives_the_same_bundle(
 
     done = export("--data", photos, "--out", out, *USUAL)
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "bundle-report.html"]
     first, second = (json.loads((path / "manifest.json").read_text("utf-8")) for path in (exported[0], out))
     # All but ONNX Runtime's training artifacts, whose checkpoint format promises nothing of the kind.
     ours = [{k: v for k, v in m["files"].items() if not k.startswith("ort_training/")} for m in (first, second)]
