@@ -37,6 +37,7 @@ SLOW = {
     "test_together",
     "test_output_run",
     "test_report_cli",
+    "test_page_browser",
 }
 """Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
 

@@ -111,12 +111,11 @@ def pretrain(
     rng, decay = np.random.default_rng(seed), DECAY_AUGMENTED if augment else WEIGHT_DECAY
     steps_per_epoch = -(-len(images) // BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=decay)
+    steps = max(2, epochs * steps_per_epoch)
+    # Of 10 steps a tenth is one, and OneCycleLR divides by what is left of the rise behind the first: by 0.
+    rise = 0.1 if steps != 10 else 0.2
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer,
-        max_lr=RATE,
-        total_steps=max(2, epochs * steps_per_epoch),
-        cycle_momentum=False,
-        pct_start=0.1,
+        optimizer, max_lr=RATE, total_steps=steps, cycle_momentum=False, pct_start=rise
     )
     inputs, at_once = Inputs(images, preprocessing), BATCH if _mixes(model) else asked(preprocessing.size)
     model.train()

@@ -90,6 +90,13 @@ def test_images_may_be_mirrored_unless_the_side_tells_the_class(symmetric: bool,
     assert not model.training
 
 
+@pytest.mark.parametrize("epochs", [1, 2, 9, 10, 11])
+def test_any_number_of_steps_can_be_trained(epochs: int) -> None:
+    _, _, losses = trained(blocks(40, 0, symmetric=True), blocks(20, 1, symmetric=True), epochs=epochs)
+    assert len(losses) == epochs
+    assert np.isfinite(losses).all()
+
+
 def test_a_model_that_knows_nothing_does_not_say_that_images_may_be_mirrored() -> None:
     class Wrong(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -196,7 +196,9 @@ $("back").addEventListener("click", () => {
 });
 $("refresh").addEventListener("click", refresh);
 refresh();
-setTimeout(refresh, 4000);
+setInterval(() => {  // not under somebody's hands
+  if (!document.hidden && !$("teach").matches(":hover, :focus-within")) refresh();
+}, 5000);
 
 const events = new EventSource("events");
 events.onmessage = (event) => show(JSON.parse(event.data));
