@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import time
@@ -232,6 +233,20 @@ def test_metrics_are_as_prometheus_reads_them(page: Open) -> None:
     values = {sample.name: sample.value for sample in found["deco_segments"].samples}
     assert values["deco_segments_total"] >= 1
     assert sum(s.value for s in found["deco_answers"].samples if s.name == "deco_answers_total") >= 32
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(page: Open) -> None:
+    file = Path(__file__).parents[2] / "docs" / "grafana.json"
+    if not file.exists():
+        pytest.skip("the documents are not beside these tests")
+    asked = {name for panel in json.loads(file.read_text("utf-8"))["panels"] for target in panel["targets"]
+             for name in re.findall(r"\b(?:deco|process)_\w+", target["expr"])}  # fmt: skip
+    text = page.get("/metrics")[1].decode()
+    names = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    for name in asked:
+        assert name in names or re.sub(r"_(bucket|sum|count)$", "", name) in names, name
+    documented = (file.parent / "page.md").read_text("utf-8")
+    assert all(name in documented for name in names if name.startswith("deco_") and not name.endswith("_created"))
 
 
 def test_a_viewer_that_does_not_read_costs_nothing_and_others_go_on(page: Open) -> None:
