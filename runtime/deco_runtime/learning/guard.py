@@ -7,7 +7,8 @@ nothing of any of this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,11 +76,25 @@ class Unguarded:
 
     def teach(self, taught: Taught, check: Check = lambda: None, judged: bool = True) -> Verdict | None:
         """Go by `taught` in place of what people said before, and publish a model made with it. What the guard says,
-        None without one; where that is a rejection nothing has changed. judged: False for what is taken back, which is
-        not asked about."""
-        self.learner.tell(taught)
-        self.learner.model = self.learner.solve(check)[0]
+        None without one; where that is a rejection, or `check` raises, nothing has changed. judged: False for what is
+        taken back, which is not asked about."""
+        with self._telling(taught) as done:
+            self.learner.model = self.learner.solve(check)[0]
+            done()
         return None
+
+    @contextmanager
+    def _telling(self, taught: Taught) -> Iterator[Callable[[], None]]:
+        """The learner goes by `taught`, and by what it did before again unless what is yielded was called."""
+        learner, kept = self.learner, list[bool]()
+        before, memory, scene, drawn = learner.taught, learner.memory, learner.scene, learner.rng.bit_generator.state
+        try:
+            learner.tell(taught)
+            yield lambda: kept.append(True)
+        finally:
+            if not kept:
+                learner.tell(before)
+                learner.memory, learner.scene, learner.rng.bit_generator.state = memory, scene, drawn
 
     def reset(self) -> None:
         """Go back to what the learner started with, in place of all that was learned and taught."""
@@ -144,31 +159,29 @@ class Guarded(Unguarded):
         """As `Unguarded.teach`: rejected where the bundle's guard images say that what is known so far loses by it."""
         steps = range(taught.step, len(COSTS)) if taught.classes and judged else (taught.step,)
         for step in steps:  # a new class that takes too much of the others is answered less readily
-            verdict = self._teach(replace(taught, step=step), check, judged)
+            verdict = self._teach(taught.at_step(step), check, judged)
             if verdict.accepted:
                 break
         return verdict
 
     def _teach(self, taught: Taught, check: Check, judged: bool) -> Verdict:
-        learner, kept = self.learner, self.kept
-        before, memory, scene, model = learner.taught, learner.memory, learner.scene, learner.model
-        labelled, verdict = self._bundle_labelled, None
-        right = labelled.logits(model, check).argmax(axis=1) == labelled.labels if labelled and judged else None
-        try:
-            learner.tell(taught)
+        learner, kept, labelled, right = self.learner, self.kept, self._bundle_labelled, None
+        one = kept.memory is learner.memory
+        if labelled is not None and judged:
+            right = labelled.logits(learner.model, check).argmax(axis=1) == labelled.labels
+        with self._telling(taught) as done:
             new, _ = learner.solve(check)
             verdict = Verdict(None if np.isfinite(new).all() else "is not finite", {}, kept.best)
             if labelled is not None and right is not None and verdict.accepted:
                 now, scores = labelled.logits(new, check).argmax(axis=1) == labelled.labels, dict[str, Any]()
                 verdict = Verdict(on_labelled(now, right, right, labelled, scores), scores, kept.best)
-        finally:
-            if verdict is None or not verdict.accepted:
-                learner.tell(before)
-                learner.memory, learner.scene = memory, scene
+            if verdict.accepted:
+                done()
         if verdict.accepted:
             learner.model = new
             self._take_up()
-            self.kept = Kept(learner.reshaped(kept.memory, learner.classes), self._none_right())
+            back = learner.memory if one else learner.reshaped(kept.memory, learner.classes)
+            self.kept = Kept(back, self._none_right())
         return verdict
 
     def reset(self) -> None:
@@ -261,11 +274,12 @@ class Guarded(Unguarded):
             counts = [whole(values["guard"][name]) for name in ("rejections", "pause")]
             apart = any(name.startswith("guard_") and name != "guard_best" for name in arrays)
             kept = Kept(memory_like(arrays, now, "guard_") if apart else None, best, *counts)
+        said = len(learner.taught)
         learner.restore(arrays, values)
         self._take_up()
         if kept is not None:
             self.kept = kept if kept.memory is not None else replace(kept, memory=learner.memory)
-        elif len(taught):
+        elif len(taught) or said:
             self.kept = Kept(learner.reshaped(self.kept.memory, learner.classes), self._none_right())
 
 

@@ -217,7 +217,8 @@ class Learner(ABC):
         before = self.taught, self.memory, self.scene
         self.tell(Taught.of(arrays, values.get("classes", ()), self.bundle_classes))
         try:
-            model = like(arrays["model"], self.initial() if len(self.taught) else self.model)
+            told = len(self.taught) or len(before[0])
+            model = like(arrays["model"], self.initial() if told else self.model)
             memory = memory_like(arrays, self.memory)
             own = {name: like(arrays[f"own_{name}"], np.asarray(getattr(self, name))) for name in self.OWN or ()}
             scene = like(arrays["scene"], np.zeros(self.states, np.float32)) if "scene" in arrays else None

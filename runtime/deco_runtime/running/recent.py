@@ -28,8 +28,8 @@ APART_S = 3.0
 
 @dataclass(frozen=True)
 class Kept:
-    """One frame. number: rises by one with each kept one. time: monotonic seconds. take: which run of frames with the
-    same answer. picture: JPEG, b"" without a page."""
+    """One frame. number: rises by one with each kept one. time: monotonic seconds. take: which run of frames of one
+    stream with the same answer. picture: JPEG, b"" without a page. stream: as in `Frame`."""
 
     number: int
     time: float
@@ -38,6 +38,7 @@ class Kept:
     confidence: float
     observed: Observed
     picture: bytes
+    stream: int = 0
 
 
 class Recent(Listener):
@@ -46,6 +47,7 @@ class Recent(Listener):
     def __init__(self, picture: Callable[[Pixels], bytes] = lambda _: b"") -> None:
         self.picture = picture
         self._frames: deque[Kept] = deque()
+        self._last: dict[int, Kept] = {}  # of each stream
         self._bytes = self._number = self._take = 0
         self._lock = threading.Lock()
 
@@ -54,17 +56,20 @@ class Recent(Listener):
         return {happened.FramePredicted: self._predicted}
 
     def _predicted(self, event: happened.FramePredicted) -> None:
-        last = self._frames[-1] if self._frames else None
-        now = event.frame.time
-        if last is not None and 0 <= now - last.time < 1 / PER_SECOND and last.label == event.label:
+        stream, now = event.frame.stream, event.frame.time
+        last = self._last.get(stream)
+        if last is not None and 0 <= now - last.time < 1 / PER_SECOND:
             return
         if event.frame.fault is not None or not event.observed:
             return
         size = sum(array.nbytes for array in event.observed.values())
-        self._take += last is None or last.label != event.label or not 0 <= now - last.time < APART_S
+        goes_on = last is not None and last.label == event.label and 0 <= now - last.time < APART_S
+        self._take += not goes_on
+        take = last.take if last is not None and goes_on else self._take
         self._number += 1
         picture = self.picture(event.frame.pixels)
-        kept = Kept(self._number, now, self._take, event.label, event.confidence, event.observed, picture)
+        kept = Kept(self._number, now, take, event.label, event.confidence, event.observed, picture, stream)
+        self._last[stream] = kept
         with self._lock:
             self._frames.append(kept)
             self._bytes += size
