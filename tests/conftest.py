@@ -35,6 +35,7 @@ SLOW = {
     "test_backbone_operators",
     "test_view_sources",
     "test_together",
+    "test_teach_command",
 }
 """Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
 

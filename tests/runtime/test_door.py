@@ -144,7 +144,8 @@ def normalised_one(pixels: Any, bundle: Bundle) -> Iterator[Any]:
     "line",
     [
         b"", b"\n", b"garbage\n", b"\xff\xfe\n", b"[]\n", b"5\n", b'"do"\n', b"null\n", b"{}\n", b'{"do": "dance"}\n',
-        b'{"do": {"a": 1}}\n', b'{"do": "teach"}\n', b'{"do": "teach", "class": "x"}\n', b'{"do":"hello","do":"undo"}\n',
+        b'{"do": {"a": 1}}\n', b'{"do": "teach"}\n', b'{"do": "teach", "class": "x"}\n',
+        b'{"do":"hello","do":"undo"}\n',
         b'{"do": "teach last", "class": "x"}\n', b'{"do": "teach last", "class": "x", "seconds": "many"}\n',
         b'{"do": "hello", "bytes": -1}\n', b'{"do": "hello", "bytes": 1e99}\n', b'{"do": "hello", "bytes": "x"}\n',
         b'{"do": "hello", "bytes": 99999999999999999999}\n', b"[" * 100_000 + b"\n", b'{"do": "' + b"x" * (2 << 20),

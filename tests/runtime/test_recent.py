@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
@@ -41,7 +42,7 @@ def test_at_most_four_a_second_of_each_stream_and_takes_of_one_answer(
     of_take: dict[int, set[tuple[int, str | None]]] = {}
     for stream in (0, 1):
         own = [each for each in kept if each.stream == stream]
-        for before, after in zip(own, own[1:], strict=False):
+        for before, after in itertools.pairwise(own):
             gap = after.time - before.time
             assert gap >= 1 / PER_SECOND
             assert (before.take == after.take) == (before.label == after.label and gap < APART_S)

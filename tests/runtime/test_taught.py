@@ -129,7 +129,7 @@ def damaged(change: dict[str, Any], classes: Any = ("new",)) -> None:
         {"taught_of_logits": np.full((5, 3), np.inf, np.float32)},
         {"taught_of_phi": None, "taught_of_logits": None},
         {"taught_guards": None},
-        {name: None for name in ("taught_labels", "taught_of_phi", "taught_of_logits")},
+        dict.fromkeys(("taught_labels", "taught_of_phi", "taught_of_logits")),
     ],
 )
 def test_damaged_arrays_are_refused(change: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ def test_no_more_is_kept_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None
     """With all that a state file holds of it, since this is what reading one is bound by."""
     monkeypatch.setattr(module, "MOST_BYTES", 4000)
     it, count, takes = Taught(), 0, np.arange(5)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as refused:  # noqa: PT012
         while True:
             it = it.with_("new", KNOWN, seen(5), takes)
             count += 5

@@ -295,9 +295,10 @@ def test_a_teaching_that_is_given_up_half_way_changes_nothing(
     def stopped(statistics: Any) -> Any:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(learner, "solve_own", stopped)
-        teach(it, bundle, "cross", more)
+        with pytest.raises(KeyboardInterrupt):
+            teach(it, bundle, "cross", more)
     assert everything(it) == before
     assert learner.voter.states == learner.classes == 11
     assert teach(it, bundle, "cross", more).refused is None
@@ -461,7 +462,7 @@ def test_as_much_as_may_be_taught_can_be_read_again(
         monkeypatch.setattr(module, 1 << 20)
     monkeypatch.setattr(states, "ALWAYS_FINE", 0)
     it, number = Unguarded(learner), 0
-    with pytest.raises(UsageError, match="MiB of taught frames"):
+    with pytest.raises(UsageError, match="MiB of taught frames"):  # noqa: PT012
         while True:
             shown = boxes_of(it, bundle, number, 100)
             teach(it, bundle, f"box {number}", shown)
@@ -471,4 +472,3 @@ def test_as_much_as_may_be_taught_can_be_read_again(
     assert load(tmp_path, bundle, again)[0] is not None
     assert everything(again) == everything(it)
     assert [array.nbytes for array in arrays_of(again.learner.memory).values()]
-
