@@ -75,12 +75,15 @@ class Unguarded:
         return self.learner.retrain(check)
 
     def teach(self, taught: Taught, check: Check = lambda: None, judged: bool = True) -> Verdict | None:
-        """Go by `taught` in place of what people said before, and publish a model made with it. What the guard says,
-        None without one; where that is a rejection, or `check` raises, nothing has changed. judged: False for what is
+        """Go by `taught` in place of what people said before, and publish a model made with it. What the guard says, None
+        without one unless the model is not finite; where that is a rejection, or `check` raises, nothing has changed. judged: False for what is
         taken back, which is not asked about."""
         with self._telling(taught) as done:
-            self.learner.model = self.learner.solve(check)[0]
+            new = self.learner.retaught(check)
+            if not np.isfinite(new).all():
+                return Verdict("is not finite", {}, np.zeros(0, bool))
             done()
+        self.learner.model = new
         return None
 
     @contextmanager
@@ -170,7 +173,7 @@ class Guarded(Unguarded):
         if labelled is not None and judged:
             right = labelled.logits(learner.model, check).argmax(axis=1) == labelled.labels
         with self._telling(taught) as done:
-            new, _ = learner.solve(check)
+            new = learner.retaught(check)
             verdict = Verdict(None if np.isfinite(new).all() else "is not finite", {}, kept.best)
             if labelled is not None and right is not None and verdict.accepted:
                 now, scores = labelled.logits(new, check).argmax(axis=1) == labelled.labels, dict[str, Any]()

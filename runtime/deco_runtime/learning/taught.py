@@ -84,7 +84,8 @@ class Taught:
         names = known + self.classes
         classes = self.classes if name in names else (*self.classes, name)
         label = (known + classes).index(name)
-        kept, guards = few_of(takes)
+        most = MOST_BYTES // 2 // max(1, sum(array[:1].nbytes for array in observed.values()))
+        kept, guards = few_of(takes, most)
         took = {key: array[kept] for key, array in observed.items()}
         if not all(np.isfinite(array).all() for array in took.values()):
             raise UsageError("expected frames that the network can see, but found numbers not finite; choose others")
@@ -147,14 +148,17 @@ class Taught:
         return cls(names, observed, labels, takes, teaching, guards > 0, steps)
 
 
-def few_of(takes: Ints) -> tuple[Ints, Bools]:
-    """Which frames (n,) of these takes are kept, (k,) indices that rise; and which of those the guard has, (k,)."""
+def few_of(takes: Ints, most: int = MOST_BYTES) -> tuple[Ints, Bools]:
+    """Which frames (n,) of these takes are kept, (k,) indices that rise, of all takes together at most `most`; and which
+    of those the guard has, (k,)."""
     kept: list[int] = []
     for take in np.unique(takes):
         own = np.flatnonzero(takes == take)
         spread = np.linspace(0, len(own) - 1, min(len(own), OF_A_TAKE)).round().astype(np.int64)
         kept += own[spread].tolist()
     index = np.asarray(sorted(kept), np.int64)
+    if len(index) > most:
+        index = index[np.linspace(0, len(index) - 1, max(most, 1)).round().astype(np.int64)]
     return index, np.arange(1, len(index) + 1) % GUARDS == 0
 
 
