@@ -25,7 +25,7 @@ from_json = partial(any_recipe.from_json, Hyperparameters())
 INF, NAN = float("inf"), float("nan")
 
 AT_LEAST_ONE = ("segment", "iterations", "retrain_interval", "retrain_batch")
-POSITIVE = ("epsilon", "temperature", "synthetic_rate", "retrain_rate")
+POSITIVE = ("epsilon", "temperature", "synthetic_rate", "retrain_rate", "taught_weight")
 NOT_NEGATIVE = ("alpha", "weight_decay")
 BELOW_ONE = ("threshold", "synthetic_momentum", "retrain_momentum")
 
@@ -233,6 +233,7 @@ def test_the_paper_s_values() -> None:
         "retrain_rate": 1e-3,
         "retrain_momentum": 0.9,
         "weight_decay": 5e-4,
+        "taught_weight": 3.0,
     }
 
 

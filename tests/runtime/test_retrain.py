@@ -125,6 +125,57 @@ def test_retrain_is_the_algorithm_written_out() -> None:
     assert result.dtype == np.float32
 
 
+@pytest.mark.parametrize("weight", [1.0, 10.0, 0.25])
+def test_images_beside_the_buffer_count_as_often_as_they_weigh(weight: float) -> None:
+    """The same, written out with weighted means of each class, and the mean of these."""
+    buffer, theta, more = small_buffer(8), start(), small_buffer(5, seed=7)
+    recipe = Hyperparameters(retrain_epochs=30, retrain_rate=0.1, taught_weight=weight)
+    rng = np.random.default_rng(0)
+    beside = more.x_syn, more.y_syn
+    result, losses = retrain(LinearEngine(CLASSES), theta, buffer, CLASSES, recipe, rng, beside=beside)
+    flat = np.concatenate([buffer.x_syn, more.x_syn]).reshape(13, -1).astype(np.float64)
+    y, n = np.append(buffer.y_syn, more.y_syn), np.append(np.ones(8), np.full(5, weight))
+    for c in range(CLASSES):
+        n[y == c] /= CLASSES * n[y == c].sum()
+    w, v, expected = theta.astype(np.float64).reshape(CLASSES, -1), 0.0, []
+    for _ in range(30):
+        logits = flat @ w.T
+        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        expected.append(np.average(-np.log(p[np.arange(13), y]), weights=n))
+        v = 0.9 * v + ((p - np.eye(CLASSES)[y]) * n[:, None]).T @ flat / n.sum() + 5e-4 * w
+        w = w - 0.1 * v
+    np.testing.assert_allclose(result, w.reshape(-1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+
+
+def test_enough_is_asked_before_each_epoch_and_ends_the_training_there() -> None:
+    seen: list[bytes] = []
+
+    def enough(theta: Floats) -> bool:
+        seen.append(theta.tobytes())
+        return len(seen) == 4
+
+    rng, again = np.random.default_rng(0), np.random.default_rng(0)
+    recipe = Hyperparameters(retrain_epochs=30, retrain_rate=0.1, retrain_batch=3)
+    result, losses = retrain(LinearEngine(CLASSES), start(), small_buffer(8), CLASSES, recipe, rng, enough=enough)
+    three = replace(recipe, retrain_epochs=3)
+    expected, _ = retrain(LinearEngine(CLASSES), start(), small_buffer(8), CLASSES, three, again)
+    assert (len(seen), len(losses)) == (4, 3)
+    assert seen[0] == start().tobytes()
+    assert seen[-1] == result.tobytes() == expected.tobytes()
+    assert rng.bit_generator.state == again.bit_generator.state
+
+
+@pytest.mark.parametrize("weight", [5e-324, 1.7e308])
+def test_no_weight_is_too_much(weight: float) -> None:
+    recipe = Hyperparameters(retrain_epochs=3, taught_weight=weight)
+    more = small_buffer(5, seed=7)
+    rng = np.random.default_rng(0)
+    beside = more.x_syn, more.y_syn
+    result, _ = retrain(LinearEngine(CLASSES), start(), small_buffer(8), CLASSES, recipe, rng, beside=beside)
+    assert np.isfinite(result).all()
+
+
 def test_the_loss_is_the_mean_over_uneven_batches() -> None:
     """With a vanishing rate θ stays, so each epoch's loss is that of the whole buffer."""
     buffer, theta = small_buffer(10), start()

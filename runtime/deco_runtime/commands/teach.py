@@ -109,6 +109,7 @@ def _alone(
 
     from deco_runtime.engines.registry import open_engine
     from deco_runtime.learning import registry
+    from deco_runtime.learning.guard import Unguarded
     from deco_runtime.running import control
     from deco_runtime.running.assemble import open_guard
     from deco_runtime.storage import state as states
@@ -138,7 +139,10 @@ def _alone(
         told = control.taught(guarded, bundle.classes, name, seen, takes)
     if getattr(told, "refused", None) is None:
         place = (restored.source, restored.position, restored.digest) if restored else ("", 0, "")
-        states.save(state, states.LearnedState.of(guarded, bundle, *place))
+        # What was learned without a guard is judged by the next run that has one.
+        unjudged = restored is not None and "guard" not in restored.values
+        it = Unguarded(guarded.learner) if unjudged else guarded
+        states.save(state, states.LearnedState.of(it, bundle, *place))
     return asdict(told)
 
 

@@ -81,7 +81,7 @@ class Deco(ReplayLearner):
         """I_t^A and S_t^A of eq:active, with nothing done yet."""
         work = Condensation(self.memory, x, y, w, self.classes)
         if self._contrasts:
-            work.z = self.engine.predict(self.model, work.x_syn)[1]
+            work.z = self.engine.predict(self.deployed(self.model), work.x_syn)[1]
         return work
 
     def random_model(self) -> Floats:
@@ -107,10 +107,11 @@ class Deco(ReplayLearner):
 
     def contrast(self, work: Condensation, x_syn: Floats) -> tuple[float, Floats]:
         """L_cont of eq:contrast over S, and its gradient on the active images x_syn (a, C, H, W)."""
-        work.z[work.active] = self.engine.predict(self.model, x_syn)[1]  # z' = f_θ(x'); the others have not moved
+        theta = self.deployed(self.model)
+        work.z[work.active] = self.engine.predict(theta, x_syn)[1]  # z' = f_θ(x'); the others have not moved
         negative = formulas.draw_negative_classes(work.y_syn, self.classes, self.rng)  # c_i^neg
         loss, d_z = formulas.contrastive_loss(work.z, work.buffer.y_syn, work.active, negative, self.recipe.temperature)
-        return loss, self.engine.feature_gradient(self.model, x_syn, d_z[work.active])
+        return loss, self.engine.feature_gradient(theta, x_syn, d_z[work.active])
 
     def step(self, segment: Segment) -> tuple[str, Callable[[], object]]:
         work = self.begin(segment.observed["x"], segment.pseudo, segment.confidence)
@@ -121,8 +122,10 @@ class Deco(ReplayLearner):
         return self.recipe.alpha > 0 and self.classes > 1
 
     def solve(self, check: Check) -> tuple[Floats, list[float]]:
-        """θ ← opt_θ(θ, S)."""
-        return retrain(self.engine, self.model, self.memory, self.classes, self.recipe, self.rng, check)
+        """θ ← opt_θ(θ, S), and what people said on top of that."""
+        theta = self.untaught(self.model)
+        theta, losses = retrain(self.engine, theta, self.memory, self.classes, self.recipe, self.rng, check)
+        return self.with_taught(theta, check), losses
 
 
 def five_passes(

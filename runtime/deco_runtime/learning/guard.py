@@ -7,13 +7,14 @@ nothing of any of this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from deco_runtime.learning.added import COSTS
+from deco_runtime.learning.added import COSTS, UNJUDGED
 from deco_runtime.learning.arrays import Array, Memory, arrays_of, like, memory_like, whole
 from deco_runtime.learning.harm import (
     CHANCE,
@@ -35,6 +36,8 @@ from deco_runtime.types import Bools, Check, Floats, Segment
 
 PATIENCE = 3
 """Rejections in a row after which learning pauses."""
+ENOUGH = 100
+"""Guard images that show what a class that people added takes of the others; with fewer it is answered with caution."""
 DOUBLINGS = 10
 """Times that a pause grows: from one update's worth of segments to 1,024, half a day at 30 frames per second."""
 
@@ -75,17 +78,34 @@ class Unguarded:
         return self.learner.retrain(check)
 
     def teach(self, taught: Taught, check: Check = lambda: None, judged: bool = True) -> Verdict | None:
-        """Go by `taught` in place of what people said before, and publish a model made with it. What the guard says,
-        None without one; where that is a rejection nothing has changed. judged: False for what is taken back, which is
-        not asked about."""
-        self.learner.tell(taught)
-        self.learner.model = self.learner.solve(check)[0]
+        """Go by `taught` in place of what people said before, and publish a model made with it. What the guard says, None
+        without one unless the model is not finite; where that is a rejection, or `check` raises, nothing has changed. judged: False for what is
+        taken back, which is not asked about."""
+        with self._telling(taught) as done:
+            new = self.learner.retaught(check)
+            if not np.isfinite(new).all():
+                return Verdict("is not finite", {}, np.zeros(0, bool))
+            done()
+        self.learner.model = new
         return None
 
     def held_out(self) -> Floats:
         """Share of each class's guard images that the published model answers right (K,), as far as it was judged; nan
         where there are none."""
         return np.zeros(0, np.float32)
+
+    @contextmanager
+    def _telling(self, taught: Taught) -> Iterator[Callable[[], None]]:
+        """The learner goes by `taught`, and by what it did before again unless what is yielded was called."""
+        learner, kept = self.learner, list[bool]()
+        before, memory, scene, drawn = learner.taught, learner.memory, learner.scene, learner.rng.bit_generator.state
+        try:
+            learner.tell(taught)
+            yield lambda: kept.append(True)
+        finally:
+            if not kept:
+                learner.tell(before)
+                learner.memory, learner.scene, learner.rng.bit_generator.state = memory, scene, drawn
 
     def reset(self) -> None:
         """Go back to what the learner started with, in place of all that was learned and taught."""
@@ -149,36 +169,37 @@ class Guarded(Unguarded):
 
     def teach(self, taught: Taught, check: Check = lambda: None, judged: bool = True) -> Verdict | None:
         """As `Unguarded.teach`: rejected where the bundle's guard images say that what is known so far loses by it."""
-        asked = taught.classes and judged and self._bundle_labelled is not None
-        for step in range(len(COSTS)) if asked else (taught.step,):  # new classes are answered less and less readily
-            verdict = self._teach(replace(taught, step=step), check, judged)
+        labelled, steps = self._bundle_labelled, range(taught.step, taught.step + 1)
+        if taught.classes and judged and labelled is not None:  # new classes are answered less and less readily
+            steps = range(0 if len(labelled.labels) >= ENOUGH else UNJUDGED, len(COSTS))
+        for step in steps:
+            verdict = self._teach(taught.at_step(step), check, judged)
             if verdict.accepted:
                 break
         return verdict
 
     def _teach(self, taught: Taught, check: Check, judged: bool) -> Verdict:
-        learner, kept = self.learner, self.kept
-        before, memory, scene, model = learner.taught, learner.memory, learner.scene, learner.model
-        labelled, verdict = self._bundle_labelled, None
-        right = labelled.logits(model, check).argmax(axis=1) == labelled.labels if labelled and judged else None
-        try:
-            learner.tell(taught)
-            new, _ = learner.solve(check)
+        learner, kept, labelled, right = self.learner, self.kept, self._bundle_labelled, None
+        one = kept.memory is learner.memory
+        if labelled is not None and judged:
+            right = labelled.logits(learner.model, check).argmax(axis=1) == labelled.labels
+        with self._telling(taught) as done:
+            new = learner.retaught(check)
             verdict = Verdict(None if np.isfinite(new).all() else "is not finite", {}, kept.best)
             if labelled is not None and right is not None and verdict.accepted:
                 now, scores = labelled.logits(new, check).argmax(axis=1) == labelled.labels, dict[str, Any]()
                 reason = on_labelled(now, right, right, labelled, scores)
-                if reason is None and taught.classes and float(right.mean() - now.mean()) > MARGIN:
-                    reason = f"loses {right.mean() - now.mean():.1%} of the guard images"
+                lost = int(np.count_nonzero(right)) - int(np.count_nonzero(now))
+                if reason is None and taught.classes and lost > max(1, MARGIN * len(right)):
+                    reason = f"loses {lost} of {len(right)} guard images"
                 verdict = Verdict(reason, scores, kept.best)
-        finally:
-            if verdict is None or not verdict.accepted:
-                learner.tell(before)
-                learner.memory, learner.scene = memory, scene
+            if verdict.accepted:
+                done()
         if verdict.accepted:
             learner.model = new
             self._take_up()
-            self.kept = Kept(learner.reshaped(kept.memory, learner.classes), self._none_right())
+            back = learner.memory if one else learner.reshaped(kept.memory, learner.classes)
+            self.kept = Kept(back, self._none_right())
         return verdict
 
     def held_out(self) -> Floats:
@@ -281,11 +302,12 @@ class Guarded(Unguarded):
             counts = [whole(values["guard"][name]) for name in ("rejections", "pause")]
             apart = any(name.startswith("guard_") and name != "guard_best" for name in arrays)
             kept = Kept(memory_like(arrays, now, "guard_") if apart else None, best, *counts)
+        said = len(learner.taught)
         learner.restore(arrays, values)
         self._take_up()
         if kept is not None:
             self.kept = kept if kept.memory is not None else replace(kept, memory=learner.memory)
-        elif len(taught):
+        elif len(taught) or said:
             self.kept = Kept(learner.reshaped(self.kept.memory, learner.classes), self._none_right())
 
 

@@ -57,13 +57,15 @@ class Hyperparameters(Recipe):
     """Momentum of opt_θ."""
     weight_decay: float = 5e-4
     """Weight decay of opt_θ."""
+    taught_weight: float = 3.0
+    """How often a frame counts that people said the class of, against 1 for a condensed image of that class."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_whole("iterations", "retrain_batch")
         self.check_whole("retrain_epochs", least=0)
         self.check("threshold", 0 <= self.threshold < 1, "at least 0 and below 1")
-        self.check_positive("epsilon", "temperature", "synthetic_rate", "retrain_rate")
+        self.check_positive("epsilon", "temperature", "synthetic_rate", "retrain_rate", "taught_weight")
         for name in ("alpha", "weight_decay"):
             self.check(name, 0 <= getattr(self, name) <= LARGEST, "a finite number of at least 0")
         for name in ("synthetic_momentum", "retrain_momentum"):

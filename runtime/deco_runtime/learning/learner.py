@@ -144,6 +144,10 @@ class Learner(ABC):
                 "choose another --recipe"
             )
 
+    def retaught(self, check: Check) -> Floats:
+        """A model that goes by what people said since `tell`, for as long as no other is published."""
+        return self.solve(check)[0]
+
     def reshaped(self, memory: Memory, classes: int) -> Memory:
         """A memory of so many classes, K, made of one of more or fewer."""
         return memory
@@ -222,7 +226,8 @@ class Learner(ABC):
         before = self.taught, self.memory, self.scene
         self.tell(Taught.of(arrays, values.get("classes", ()), self.bundle_classes))
         try:
-            model = like(arrays["model"], self.initial() if len(self.taught) else self.model)
+            told = len(self.taught) or len(before[0])
+            model = like(arrays["model"], self.initial() if told else self.model)
             memory = memory_like(arrays, self.memory)
             own = {name: like(arrays[f"own_{name}"], np.asarray(getattr(self, name))) for name in self.OWN or ()}
             scene = like(arrays["scene"], np.zeros(self.states, np.float32)) if "scene" in arrays else None

@@ -98,7 +98,9 @@ def of_classes(statistics: Statistics, classes: int) -> Statistics:
     """The same of more classes, which no frame was of so far; or of fewer. Then what the frames of the last ones have
     in common goes with them, n_c μ_c μ_cᵀ; what they differ by stays, as of frames that were of no class."""
     size, now = statistics.b.shape
-    if classes >= now:
+    if classes == now:
+        return statistics
+    if classes > now:
         return Statistics(statistics.a, np.pad(statistics.b, ((0, 0), (0, classes - now))))
     b = statistics.b[:, classes:].astype(np.float64)
     gone = (b / np.maximum(b[-1], TINY)) @ b.T

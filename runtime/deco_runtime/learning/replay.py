@@ -1,4 +1,8 @@
-"""A learner that retrains the whole model on a buffer of labelled images, however it keeps that."""
+"""A learner that retrains the whole model on a buffer of labelled images, however it keeps that.
+
+What people said of frames of the bundle's classes is trained on beside the buffer, on top of every update, and never
+gets into what the next update starts from: so it outlasts an update that is taken back, and can be undone exactly.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,29 @@ from typing import TypeVar
 import numpy as np
 
 from deco_runtime.engine import Engine
+from deco_runtime.errors import UsageError
 from deco_runtime.learning import buffer as buffers
 from deco_runtime.learning.buffer import CondensedBuffer
 from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.learning.learner import Learner, seen_once
 from deco_runtime.learning.origin import Bundle
 from deco_runtime.learning.random_model import Parameter
+from deco_runtime.learning.retrain import retrain
+from deco_runtime.learning.taught import Taught
 from deco_runtime.types import Batches, Check, Floats, Ints, Observed
 
 BATCH = 64
 """Images that are answered between two checks."""
+ENOUGH = 2 / 3
+"""Share of the frames of each teaching that has to be answered as people said. Training on goes on until it is, and no
+longer: what it does beyond that, it does to the other answers."""
 
 L = TypeVar("L", bound="ReplayLearner")
 
 
 class ReplayLearner(Learner):
-    """The model is θ (P,), the memory is the buffer; it sees what θ works on, pixels or latents, since θ changes."""
+    """The model is θ (P,) or, once people said anything, θ trained on that too, and behind it θ without, (2P,). The
+    memory is the buffer; it sees what θ works on, pixels or latents, since θ changes."""
 
     memory: CondensedBuffer
     recipe: Hyperparameters
@@ -41,7 +52,7 @@ class ReplayLearner(Learner):
         rng: np.random.Generator,
     ) -> None:
         super().__init__(engine, theta, buffer, classes, recipe, rng)
-        self.parameters = parameters
+        self.parameters, self._start = parameters, theta
 
     @classmethod
     def open(cls: type[L], bundle: Bundle, engine: Engine, recipe: Hyperparameters, rng: np.random.Generator) -> L:
@@ -65,11 +76,60 @@ class ReplayLearner(Learner):
         found = []
         for start in range(0, len(x), BATCH):
             check()
-            found.append(self.engine.predict(model, x[start : start + BATCH])[0])
+            found.append(self.engine.predict(self.deployed(model), x[start : start + BATCH])[0])
         return np.concatenate(found)
 
     def answer(self, model: Floats, observed: Observed) -> Floats:
-        return self.engine.predict(model, observed["x"])[0]
+        return self.engine.predict(self.deployed(model), observed["x"])[0]
+
+    def deployed(self, model: Floats) -> Floats:
+        """The θ (P,) that a model answers with."""
+        return model[: len(self._start)]
+
+    def untaught(self, model: Floats) -> Floats:
+        """The θ (P,) of a model that knows nothing of what people said."""
+        return model[-len(self._start) :]
+
+    def tell(self, taught: Taught) -> None:
+        """See `Learner`. Raises ValueError where the frames are not such as the learner observes."""
+        if taught.classes:
+            raise UsageError(
+                f"expected a class of the bundle to teach --recipe {self.NAME}, whose graphs have an output for no other, "
+                f"but found {taught.classes[-1]!r}; export a bundle with these pictures too, or use --recipe deco+"
+            )
+        if len(taught) and {name: x.shape[1:] for name, x in taught.observed.items()} != {"x": self._shape}:
+            raise ValueError("its taught frames do not fit the bundle")
+        self.taught = taught
+
+    def initial(self) -> Floats:
+        return np.append(self._start, self._start) if len(self.taught) else self._start
+
+    def retaught(self, check: Check) -> Floats:
+        return self.with_taught(self.untaught(self.model), check)
+
+    def with_taught(self, theta: Floats, check: Check) -> Floats:
+        """A model made of θ (P,), the buffer, and what people said."""
+        if not len(self.taught):
+            return theta
+        observed, labels, _ = self.taught.part(~self.taught.guards)
+        rng = np.random.default_rng(0)  # of its own: the learner's goes on as if nobody had said anything
+        teaching = self.taught.teaching[~self.taught.guards]
+        number, of = np.unique(teaching, return_inverse=True)
+
+        def enough(theta: Floats) -> bool:
+            right = self._logits(theta, observed["x"], lambda: None).argmax(axis=1) == labels
+            return bool((np.bincount(of, right, len(number)) >= ENOUGH * np.bincount(of)).all())
+
+        told, _ = retrain(
+            *(self.engine, theta, self.memory, self.classes, self.recipe, rng, check),
+            beside=(observed["x"], labels),
+            enough=enough,
+        )
+        return np.append(told, theta)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.memory.x_syn.shape[1:]
 
     def evaluate_memory(self, model: Floats, memory: CondensedBuffer, check: Check) -> tuple[Floats, Ints]:
         """The buffer's images, and what they stand for."""

@@ -10,7 +10,7 @@ from deco_runtime.engine import Engine
 from deco_runtime.learning.buffer import CondensedBuffer
 from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.learning.vote import targets
-from deco_runtime.types import Floats
+from deco_runtime.types import Floats, Ints
 
 
 def sgd_step(
@@ -29,23 +29,35 @@ def retrain(
     recipe: Hyperparameters,
     rng: np.random.Generator,
     check: Callable[[], None] = lambda: None,
+    beside: tuple[Floats, Ints] | None = None,
+    enough: Callable[[Floats], bool] = lambda theta: False,
 ) -> tuple[Floats, list[float]]:
     """θ ← opt_θ(θ, S): `retrain_epochs` shuffled passes over the buffer, mean loss per batch, momentum starting at 0.
 
     Returns the new θ (P,) and the mean loss of each epoch. check: called before each epoch; what it raises ends the
-    training with nothing changed.
+    training with nothing changed. beside: further images x (m, …), what people said they show (m,), each of which counts
+    `taught_weight` times as much as a buffer's image of its class. All classes count alike still: what people correct
+    is mostly of one, which the model would answer everything with. enough: asked before each epoch about θ; True ends
+    the training there.
     """
-    velocity = np.zeros_like(theta)
-    n = len(buffer.y_syn)
+    velocity, n = np.zeros_like(theta), len(buffer.y_syn)
+    x, y, w = buffer.x_syn, buffer.y_syn, np.ones(len(buffer.y_syn))
+    if beside is not None:
+        x, y = (np.concatenate([own, more]) for own, more in zip((x, y), beside, strict=True))
+        w = np.append(w, np.full(len(beside[1]), recipe.taught_weight))
+        w /= w.max()  # their sums are finite, whatever the weight
+        w *= n / np.bincount(y, w, classes)[y]
+    n = len(y)
     losses = []
     for _ in range(recipe.retrain_epochs):
         check()
+        if enough(theta):
+            break
         order, total = rng.permutation(n), 0.0
         for start in range(0, n, recipe.retrain_batch):
             batch = order[start : start + recipe.retrain_batch]
-            mean = np.full(len(batch), 1 / len(batch), np.float32)
-            t = targets(buffer.y_syn[batch], mean, classes)
-            loss, gradient = engine.weight_gradient(theta, buffer.x_syn[batch], t)
+            mean = (w[batch] / w[batch].sum()).astype(np.float32)
+            loss, gradient = engine.weight_gradient(theta, x[batch], targets(y[batch], mean, classes))
             theta, velocity = sgd_step(
                 theta, velocity, gradient, recipe.retrain_rate, recipe.retrain_momentum, recipe.weight_decay
             )

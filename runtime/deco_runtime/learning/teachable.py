@@ -86,7 +86,13 @@ class TeachableLearner(RepresentedLearner):
         said, voter = None, Voter(start, classes)
         if len(taught):
             observed, labels, _ = taught.part(~taught.guards)
-            nothing = Statistics.zero(len(start.statistics.b) - 1, classes)
+            size = len(start.statistics.b) - 1
+            if {name: array.shape[1:] for name, array in taught.observed.items()} != {
+                "phi": (size,),
+                "logits": (self.bundle_classes,),
+            }:
+                raise ValueError("its taught frames do not fit the bundle")
+            nothing = Statistics.zero(size, classes)
             said = add(nothing, observed["phi"], targets(labels, np.full(len(labels), weight, np.float32), classes))
             known = together(of_classes(start.statistics, classes), said)
             cost = added.COSTS[taught.step]

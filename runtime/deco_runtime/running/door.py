@@ -102,6 +102,8 @@ class Door(Listener):
 def ask(directory: Path, request: dict[str, Any], data: bytes = b"") -> dict[str, Any] | None:
     """The answer of the run that holds this state directory; None where none answers. Raises the DecoError that it
     gives, as StateError or UsageError."""
+    if len(data) > MOST_BYTES:
+        raise _too_many(len(data))
     try:
         with _reached(directory) as place, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(place)
@@ -109,11 +111,12 @@ def ask(directory: Path, request: dict[str, Any], data: bytes = b"") -> dict[str
             connection.sendall(json.dumps({**request, "bytes": len(data)}).encode() + b"\n" + data)
             with connection.makefile("rb") as stream:
                 answer = parse_json(stream.readline(MOST_LINE))
-    except (FileNotFoundError, ConnectionRefusedError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError, AttributeError):
         return None
     except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or ("it ended" if isinstance(error, ValueError) else error)
         raise StateError(
-            f"expected an answer of the run that holds {directory}, but: {error}; see whether it goes on"
+            f"expected an answer of the run that holds {directory}, but found none: {why}; see whether it goes on"
         ) from error
     if "error" in answer:
         kind = UsageError if answer.get("code") == UsageError.exit_code else StateError
@@ -140,8 +143,12 @@ def _read(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
         asked = dict(parse_json(stream.readline(MOST_LINE)))
         size = int(asked.get("bytes", 0))
         if not 0 <= size <= MOST_BYTES:
-            raise UsageError(f"expected at most {MOST_BYTES >> 20} MiB of pictures, but found {size >> 20}; send fewer")
+            raise _too_many(size)
         data = stream.read(size)
     if len(data) < size:
         raise UsageError("expected a whole request, but it ended early; send it again")
     return asked, data
+
+
+def _too_many(size: int) -> UsageError:
+    return UsageError(f"expected at most {MOST_BYTES >> 20} MiB of pictures, but found {size >> 20}; send fewer")

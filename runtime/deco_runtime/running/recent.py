@@ -29,8 +29,8 @@ have nothing in common this is about 1."""
 
 @dataclass(frozen=True)
 class Kept:
-    """One frame. number: rises by one with each kept one. time: monotonic seconds. take: which run of frames that are
-    alike. picture: JPEG, b"" without a page."""
+    """One frame. number: rises by one with each kept one. time: as in `Frame`. take: which run of frames of one stream
+    that are alike. picture: JPEG, b"" without a page."""
 
     number: int
     time: float
@@ -39,6 +39,7 @@ class Kept:
     confidence: float
     observed: Observed
     picture: bytes
+    stream: int = 0
 
 
 class Recent(Listener):
@@ -47,26 +48,33 @@ class Recent(Listener):
     def __init__(self, picture: Callable[[Pixels], bytes] = lambda _: b"") -> None:
         self.picture = picture
         self._frames: deque[Kept] = deque()
+        self._last: dict[int, Kept] = {}  # of each stream
         self._bytes = self._number = self._take = 0
+        self._live = True
         self._lock = threading.Lock()
 
     def hears(self) -> Hears:
         """See `Listener`."""
-        return {happened.FramePredicted: self._predicted}
+        return {happened.FramePredicted: self._predicted, happened.SourceOpened: self._opened}
+
+    def _opened(self, event: happened.SourceOpened) -> None:
+        self._live = event.live
 
     def _predicted(self, event: happened.FramePredicted) -> None:
-        last = self._frames[-1] if self._frames else None
-        now = event.frame.time
-        if last is not None and 0 <= now - last.time < 1 / PER_SECOND and last.label == event.label:
+        stream, now = event.frame.stream, event.frame.time
+        last = self._last.get(stream)
+        if last is not None and 0 <= now - last.time < 1 / PER_SECOND:
             return
         if event.frame.fault is not None or not event.observed:
             return
         size = sum(array.nbytes for array in event.observed.values())
         goes_on = last is not None and 0 <= now - last.time < APART_S and _alike(last.observed, event.observed)
         self._take += not goes_on
+        take = last.take if last is not None and goes_on else self._take
         self._number += 1
-        picture = self.picture(event.frame.pixels)
-        kept = Kept(self._number, now, self._take, event.label, event.confidence, event.observed, picture)
+        answer, picture = (event.label, event.confidence), self.picture(event.frame.pixels)
+        kept = Kept(self._number, now, take, *answer, event.observed, picture, stream)
+        self._last[stream] = kept
         with self._lock:
             self._frames.append(kept)
             self._bytes += size
@@ -79,9 +87,10 @@ class Recent(Listener):
             return list(self._frames)
 
     def last(self, seconds: float) -> Ints:
-        """Numbers of those of the last seconds."""
-        since = time.monotonic() - seconds
-        return np.array([each.number for each in self.frames() if each.time >= since], np.int64)
+        """Numbers of those of the last seconds: until now, or of a recording until its newest frame."""
+        frames = self.frames()
+        now = time.monotonic() if self._live or not frames else frames[-1].time
+        return np.array([each.number for each in frames if each.time >= now - seconds], np.int64)
 
     def observed(self, numbers: Ints) -> tuple[Observed, Ints]:
         """What was observed of frames with these numbers (n,), and their takes (n,). Raises UsageError where none of

@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError, Future, TimeoutError
 from typing import Any, TypeVar
 
 from deco_runtime.errors import StateError
+from deco_runtime.running.learner_thread import Cancelled
 
 WAIT_S = 600.0
 """Seconds that whoever asks waits at most: a segment of the paper's recipe takes minutes on a small board."""
@@ -31,7 +32,7 @@ class Requests:
 
     def ask(self, job: Callable[[], T], seconds: float = WAIT_S) -> T:
         """What the job returns or raises, once it was its turn. From any thread but the owner's. Raises StateError
-        where nobody does it, or not in time."""
+        where nobody does it, where it was given up because the run stops, or not in time."""
         future: Future[T] = Future()
         self._open.add(future)
         if self._over:
@@ -51,12 +52,14 @@ class Requests:
             self.hand_over(work)
         try:
             return future.result(seconds)
-        except CancelledError:
-            raise StateError("expected a run that goes on, but this one is ending; start it again") from None
+        except (CancelledError, Cancelled):
+            raise StateError("expected a run that goes on, but found this one ending; start it again") from None
         except TimeoutError:
-            future.cancel()
+            if future.done():  # just now, or the job itself raised that
+                return future.result()
+            what = "learning; try again later" if future.cancel() else "at work on it; look later whether it was done"
             raise StateError(
-                f"expected the run to get to it within {seconds:g} s, but it is still learning; try again later"
+                f"expected the run to be done with it within {seconds:g} s, but found it still {what}"
             ) from None
         finally:
             self._open.discard(future)
@@ -70,5 +73,4 @@ class Requests:
         """By the owner, when it will do nothing more: who still waits is told so."""
         self._over = True
         for future in list(self._open):
-            if future.cancel():
-                future.set_running_or_notify_cancel()
+            future.cancel()
