@@ -33,7 +33,7 @@ def read(path):
 threading.Thread(target=read, args=("/events",), daemon=True).start()
 read("/live.mjpg")
 """
-WINDOWS, WINDOW_S = 8, 4.0
+WINDOWS, WINDOW_S = 8, 1.5
 RUNS, FRAMES = 3, 3000
 
 
@@ -63,11 +63,11 @@ def memory(bundle: Path, place: Path, count: int, seconds: float) -> dict[str, o
 
 
 def clip(bundle: Path, file: Path, frames: int) -> Path:
-    """A clip of 640 × 480 pixels."""
+    """A clip of 320 × 240 pixels."""
     picture = digits(bundle)
-    writer = cv2.VideoWriter(str(file), cv2.VideoWriter.fourcc(*"MJPG"), 30, (640, 480))
+    writer = cv2.VideoWriter(str(file), cv2.VideoWriter.fourcc(*"MJPG"), 30, (320, 240))
     for i in range(frames):
-        writer.write(cv2.resize(picture(i), (640, 480)))
+        writer.write(cv2.resize(picture(i), (320, 240)))
     writer.release()
     return file
 
@@ -81,7 +81,7 @@ def rate(page: Open, seconds: float) -> float:
 
 def one_viewer(bundle: Path, place: Path) -> dict[str, object]:
     """Frames a second without and with one viewer, in turn."""
-    file = clip(bundle, place / "long.avi", 24_000)
+    file = clip(bundle, place / "long.avi", 40_000)
     command = [*COMMAND, "--bundle", str(bundle), "--video", str(file), "--state", str(place / "one")]
     command += ["--recipe", "deco+", "--page", "127.0.0.1:0", "--engine", "portable", "--threads", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
