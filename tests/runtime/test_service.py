@@ -211,6 +211,16 @@ def test_a_password_is_for_root_alone(bundle: Path, units: Path, capsys: pytest.
     assert [path.name for path in units.iterdir()] == ["deco.service"]
 
 
+def test_the_page_opens_the_network(bundle: Path, units: Path) -> None:
+    install(bundle, "--page", "0.0.0.0:8080", camera="0")
+    made = (units / "deco.service").read_text()
+    assert read(values(made, "ExecStart")[0][1:], c_escapes=True)[-2:] == ["--page", "0.0.0.0:8080"]
+    assert "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6" in made.splitlines()
+    assert not values(made, "PrivateNetwork")
+    assert values(made, "DeviceAllow") == ["char-video4linux rw"]
+    refused(UsageError, "expected --page HOST:PORT", bundle, "--page", "here:there")
+
+
 @pytest.mark.parametrize("camera", ["0", "rtsp://camera/1"])
 def test_answers_go_out(camera: str, bundle: Path, units: Path) -> None:
     """A network address opens the network, and nothing else: a local camera keeps its devices."""

@@ -17,6 +17,7 @@ from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.view_options import view_options, words
 from deco_runtime.errors import RuntimeMissingError, StateError, UsageError
 from deco_runtime.learning import registry
+from deco_runtime.page.access import parse
 from deco_runtime.sources.video import VARIABLE
 from deco_runtime.telemetry.console import say
 from deco_runtime.telemetry.output import VARIABLE as OUTPUTS
@@ -47,7 +48,7 @@ class Service:
     systemd's own directory STATES/name. user: None for one that systemd makes up. recipe: None for the bundle's own.
     program: the interpreter. needed: further directories of the program that the sandbox would hide. secret: a file
     that keeps what everybody could read in the unit, None where that is nothing. hidden: the variables that it sets.
-    outputs: addresses of `--output`.
+    outputs: addresses of `--output`. page: HOST:PORT of `--page`, None for no page.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Service:
     view: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    page: str | None = None
 
     @property
     def remote(self) -> bool:
@@ -75,8 +77,8 @@ class Service:
 
     @property
     def network(self) -> bool:
-        """Whether frames come from there, or answers go there, be it to a broker of this machine."""
-        return self.remote or any(way_of(address).NETWORK for address in self.outputs)
+        """Whether frames come from there, answers go there, be it to a broker of this machine, or the page is there."""
+        return self.remote or self.page is not None or any(way_of(address).NETWORK for address in self.outputs)
 
 
 def word(text: str) -> str:
@@ -102,6 +104,7 @@ def unit(service: Service) -> str:
             arguments += ["--video", camera]
     arguments += service.view
     arguments += ["--recipe", service.recipe] if service.recipe else []
+    arguments += ["--page", service.page] if service.page else []
     if OUTPUTS not in service.hidden:
         arguments += [each for address in service.outputs for each in ("--output", address)]
     lines = [
@@ -180,6 +183,11 @@ def unit(service: Service) -> str:
     metavar="WHERE",
     help="As for deco-run; - is the journal. An address opens the network to the service.",
 )
+@click.option(
+    "--page",
+    metavar="HOST:PORT",
+    help="As for deco-run. It opens the network to the service; where the page asks for a token, the journal tells it.",
+)
 @click.option("--user", metavar="NAME", help="Who the service runs as.  [default: a user that systemd makes up]")
 @click.option("--name", default="deco", show_default=True, metavar="NAME", help="Of the service.")
 @click.option("--print", "show", is_flag=True, help="Write the unit to standard output, and to no file.")
@@ -189,6 +197,7 @@ def install_service(
     state: Path | None,
     recipe: str | None,
     outputs: tuple[str, ...],
+    page: str | None,
     user: str | None,
     name: str,
     show: bool,
@@ -205,6 +214,8 @@ def install_service(
         raise UsageError(
             f"expected --name to be of letters, digits, _ and -, but found {name!r}; choose another such as deco"
         )
+    if page is not None:
+        parse(page)  # raises
     groups = _groups(user)
     if util.find_spec("cv2") is None:
         raise RuntimeMissingError(
@@ -228,7 +239,7 @@ def install_service(
     target, kept = UNITS / f"{name}.service", _secrets([each for each in given if _is_remote(each)], outputs)
     secret = target.with_suffix(".env") if kept else None
     place = (name, opened.path, tuple(given), directory, user, recipe, program, needed)
-    text = unit(Service(*place, secret, looked, tuple(kept), outputs))
+    text = unit(Service(*place, secret, looked, tuple(kept), outputs, page))
     start = f"systemctl daemon-reload && systemctl enable --now {name}"
     if show:
         click.echo(text, nl=False)
