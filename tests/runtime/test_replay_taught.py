@@ -304,8 +304,8 @@ def test_a_state_comes_back_bit_for_bit_and_goes_on_alike(
     ],
 )
 def test_damaged_state_is_refused_and_changes_nothing(
-    name: str, change: Callable[[Any], Any], learner: Deco, bundle: Bundle, digits: tuple[Observed, Ints], runs_on: Engine,
-    tmp_path: Path,
+    name: str, change: Callable[[Any], Any], learner: Deco, bundle: Bundle, digits: tuple[Observed, Ints],
+    runs_on: Engine, tmp_path: Path,
 ) -> None:  # fmt: skip
     it = Unguarded(learner)
     teach(it, bundle, "3", some(digits[0], slice(0, 6)))
