@@ -75,9 +75,9 @@ class Unguarded:
         return self.learner.retrain(check)
 
     def teach(self, taught: Taught, check: Check = lambda: None, judged: bool = True) -> Verdict | None:
-        """Go by `taught` in place of what people said before, and publish a model made with it. What the guard says, None
-        without one unless the model is not finite; where that is a rejection, or `check` raises, nothing has changed. judged: False for what is
-        taken back, which is not asked about."""
+        """Go by `taught` in place of what people said before, and publish a model made with it. What the guard says,
+        None without one unless the model is not finite; where that is a rejection, or `check` raises, nothing has
+        changed. judged: False for what is taken back, which is not asked about."""
         with self._telling(taught) as done:
             new = self.learner.retaught(check)
             if not np.isfinite(new).all():

@@ -35,10 +35,10 @@ def retrain(
     """θ ← opt_θ(θ, S): `retrain_epochs` shuffled passes over the buffer, mean loss per batch, momentum starting at 0.
 
     Returns the new θ (P,) and the mean loss of each epoch. check: called before each epoch; what it raises ends the
-    training with nothing changed. beside: further images x (m, …), what people said they show (m,), each of which counts
-    `taught_weight` times as much as a buffer's image of its class. All classes count alike still: what people correct
-    is mostly of one, which the model would answer everything with. enough: asked before each epoch about θ; True ends
-    the training there.
+    training with nothing changed. beside: further images x (m, …) and what people said they show (m,), each of which
+    counts `taught_weight` times as much as a buffer's image of its class. All classes count alike still: what people
+    correct is mostly of one, which the model would answer everything with. enough: asked before each epoch about θ;
+    True ends the training there.
     """
     velocity, n = np.zeros_like(theta), len(buffer.y_syn)
     x, y, w = buffer.x_syn, buffer.y_syn, np.ones(len(buffer.y_syn))
