@@ -425,7 +425,7 @@ def test_a_recipe_that_cannot_be_taught_a_class_says_what_to_do(
 ) -> None:
     """The paper's, whose graphs have the bundle's classes."""
     state = made_state(tmp_path / "state", bundle, "paper")
-    words = "export a bundle with these pictures too, or use --recipe deco+"
+    words = "export a bundle with these pictures too, or learn by --recipe deco+ in another --state"
     refused(2, words, state, "--class", "box", "--images", shown, bundle=bundle_path)
 
 
