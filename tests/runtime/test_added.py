@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from deco_runtime.learning.added import COSTS, LARGEST, RIDGE, STEPS, beside, discriminants, odds, threshold
+from deco_runtime.learning.added import COSTS, LARGEST, RIDGE, STEPS, Near, beside, discriminants, odds, threshold
 from deco_runtime.learning.regression import Doubles, Statistics, add, of_classes, square, together, within
 from deco_runtime.types import Floats, Ints
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
+from scipy.spatial import distance
 
 SIZE, KNOWN, WEIGHT = 5, 3, 4.0
 
@@ -117,6 +118,21 @@ def test_the_weight_of_a_class_says_how_well_its_mean_is_known() -> None:
         assert (odds(g, phi, KNOWN)[y == 3] > 0).all()
         assert (odds(g, phi, KNOWN)[y < 3] < 0).mean() > 0.95
     assert once.b.shape == (SIZE + 1, 4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_how_near_a_frame_is_to_an_added_class(seed: int) -> None:
+    """Mahalanobis distances against scipy's, and their mean over the frames that the sums are of."""
+    phi, y = frames(seed, (40, 30, 50, 12, 9))
+    near = Near.of(sums(phi, y, 5), KNOWN)
+    means, covariance, _ = by_hand(phi, y, np.ones(len(y)), 5)
+    precision = np.linalg.inv(covariance + RIDGE * np.trace(covariance) / SIZE * np.eye(SIZE))
+    own = [distance.mahalanobis(x, means[c], precision) ** 2 for x, c in zip(phi, y, strict=True)]
+    assert near.usual == pytest.approx(np.mean(own), rel=1e-3)
+    far = np.concatenate([phi, 50 * phi])
+    apart = np.array([[distance.mahalanobis(x, means[c], precision) ** 2 for c in (3, 4)] for x in far])
+    np.testing.assert_allclose(near.share(far), np.mean(own) / np.maximum(apart, np.mean(own)), rtol=1e-2)
+    assert near.share(means[3:].astype(np.float32)).diagonal().tolist() == [1, 1]
 
 
 @given(st.integers(1, 20), st.integers(1, 3), st.integers(0, 1000))

@@ -125,10 +125,11 @@ def knows_boxes(state: Path, bundle: Bundle) -> float:
 
 
 @contextmanager
-def running(bundle: Path, state: Path, log: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+def running(bundle: Path, state: Path, log: Path, *more: str, recipe: str = "deco+") -> Iterator[subprocess.Popen[str]]:
     """A run that goes on, once it predicts."""
-    command = [sys.executable, "-c", PROGRAM, "--bundle", str(bundle), "--engine", "portable", "--recipe", "deco+"]
+    command = [sys.executable, "-c", PROGRAM, "--bundle", str(bundle), "--engine", "portable", "--recipe", recipe]
     command += ["--state", str(state), "--events", str(log), "--set", "segment=16", *more]
+    command += ["--set", "retrain_interval=1", *(["--set", "iterations=1"] if recipe == "paper" else [])]
     with started(command, env=ENVIRONMENT) as process:
         limit = time.monotonic() + 60
         while not (state / SOCKET).exists() or not events(log, "source"):
@@ -422,7 +423,40 @@ def test_a_recipe_that_cannot_be_taught_a_class_says_what_to_do(
 ) -> None:
     """The paper's, whose graphs have the bundle's classes."""
     state = made_state(tmp_path / "state", bundle, "paper")
-    refused(2, "; ", state, "--class", "box", "--images", shown, bundle=bundle_path)
+    words = "export a bundle with these pictures too, or learn by --recipe deco+ in another --state"
+    refused(2, words, state, "--class", "box", "--images", shown, bundle=bundle_path)
+
+
+def test_the_papers_recipe_takes_corrections(bundle_path: Path, bundle: Bundle, tmp_path: Path) -> None:
+    """Without a run and through one, whose model they outlast; a new class is refused there too."""
+    state, folder, log = made_state(tmp_path / "state", bundle, "paper"), tmp_path / "nines", tmp_path / "e"
+    start = learned(state, bundle, "paper").learner
+    folder.mkdir()
+    pixels, labels = bundle.labelled_pixels("demo/test.npz")
+    answers = start.answer(start.model, observed_in(start, pixels, bundle)).argmax(axis=1)
+    missed = pixels[(labels == 9) & (answers != 9)][:5]
+    assert len(missed) == 5
+    for i, picture in enumerate(missed):
+        cv2.imwrite(str(folder / f"{i}.png"), cv2.resize(picture, (64, 64), interpolation=cv2.INTER_NEAREST))
+    taught(state, "--class", "9", "--images", folder, bundle=bundle_path)
+    it = learned(state, bundle, "paper").learner
+    seen, guards = it.taught.observed["x"], it.taught.guards
+    assert (it.answer(it.model, {"x": seen[~guards]}).argmax(axis=1) == 9).mean() >= 2 / 3
+    taught(state, "--undo", bundle=bundle_path)
+    assert learned(state, bundle, "paper").learner.model.tobytes() == start.model.tobytes()
+    many = digits(bundle)
+    with (
+        mjpeg_server(lambda i: many[i // 40 % len(many)], fps=60) as url,
+        running(bundle_path, state, log, "--video", url, recipe="paper") as process,
+    ):
+        wait_for(log, "segment", 1)
+        taught(state, "--class", "9", "--images", folder)
+        refused(2, "export a bundle with these pictures too", state, "--class", "box", "--images", folder)
+        wait_for(log, "retrain", 1)
+        ended(process)
+    it = learned(state, bundle, "paper").learner
+    assert it.taught.teachings == 1
+    assert (it.answer(it.model, {"x": seen[~guards]}).argmax(axis=1) == 9).mean() > 0.5
 
 
 # --- power that goes

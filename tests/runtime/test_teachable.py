@@ -153,7 +153,12 @@ def test_what_was_unknown_is_known_once_it_is_taught(
     others = boxes_of(it, bundle, 100, 40)
     assert (learner.strangeness(others) > 0.5).mean() > 0.9
     assert not (learner.strangeness(digits[0]) > 0.5).any()
+    noise = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8)
+    others_still = [observed_in(learner, pixels, bundle) for pixels in (crosses(bundle, 0, 40), noise)]
     teach(it, bundle, "box", boxes_of(it, bundle))
+    for unlike in others_still:  # which the discriminant takes for boxes: they are even less like digits
+        assert (learner.answer(learner.model, unlike).argmax(axis=1) == 10).mean() > 0.5
+        assert (learner.strangeness(unlike) > 0.5).mean() > 0.9
     assert (learner.strangeness(others) > 0.5).mean() < 0.4
     assert learner.states == learner.voter.states == 12
     assert learner.voter.likelihood(others["phi"], others["logits"]).shape == (40, 12)

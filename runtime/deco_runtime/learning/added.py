@@ -2,6 +2,7 @@
 
     discriminants   G, one linear function for each class, made of the sums that every frame went into
     beside          what a learner says of its own classes, and the added ones beside it
+    Near            how far frames are from the added classes themselves: what is far from all classes is of none
 
 A regression on ten frames remembers these ten and answers no other. Fisher's discriminant needs no more of a new class
 than its mean; what frames of one class differ by is known from all the others. numpy only.
@@ -9,6 +10,7 @@ than its mean; what frames of one class differ by is known from all the others. 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import erfc, sqrt
 
 import numpy as np
@@ -36,11 +38,9 @@ def discriminants(statistics: Statistics, known: int, weight: float, cost: float
     threshold ≥ 0 at which of the known classes at most `cost` is lost on average, if frames are normally distributed.
     """
     b, covariance = statistics.b.astype(np.float64), within(statistics)
-    size = len(covariance)
-    ridge = RIDGE * max(float(np.trace(covariance)) / size, TINY) * np.eye(size)
     frames = np.maximum(b[-1], TINY)
     means = b[:-1] / frames
-    inverse = np.linalg.inv(covariance + ridge)
+    inverse = _precision(covariance)
     w = inverse @ means
     independent = np.where(np.arange(len(frames)) < known, frames, frames / weight)
     noise = float(np.sum(inverse * covariance)) / np.maximum(independent, 1)
@@ -52,6 +52,42 @@ def discriminants(statistics: Statistics, known: int, weight: float, cost: float
         spread = np.sqrt(np.maximum((towards * (covariance @ towards)).sum(axis=0), TINY))
         bias[j] -= threshold(middle, spread, cost)
     return np.vstack([w, bias]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Near:
+    """precision: Λ (D, D) and means: μ (D, K − known) of the added classes, float32. usual: tr(ΛΣ), the mean of
+    (φ − μ_c)ᵀΛ(φ − μ_c) over frames φ of class c."""
+
+    precision: Floats
+    means: Floats
+    usual: float
+
+    @classmethod
+    def of(cls, statistics: Statistics, known: int) -> Near:
+        """Of the classes behind the first `known` ones."""
+        b, covariance = statistics.b[:, known:].astype(np.float64), within(statistics)
+        inverse = _precision(covariance)
+        means = b[:-1] / np.maximum(b[-1], TINY)
+        return cls(inverse.astype(np.float32), means.astype(np.float32), float(np.sum(inverse * covariance)))
+
+    def share(self, phi: Floats) -> Floats:
+        """(n, K − known) float32 in (0, 1] for φ (n, D): the usual distance from each added class over the frame's,
+        which is 1 up to there. Log odds of normal distributions grow with the distance from both classes; multiplied by
+        this they do not, as of distributions with heavier tails."""
+        found = np.empty((len(phi), self.means.shape[1]), np.float32)
+        for j, mean in enumerate(self.means.T):
+            apart = phi - mean
+            distance = ((apart @ self.precision) * apart).sum(axis=1)
+            found[:, j] = self.usual / np.maximum(distance, self.usual)
+        return found
+
+
+def _precision(covariance: Doubles) -> Doubles:
+    """Λ (D, D) of Σ."""
+    size = len(covariance)
+    inverse: Doubles = np.linalg.inv(covariance + RIDGE * max(float(np.trace(covariance)) / size, TINY) * np.eye(size))
+    return inverse
 
 
 def threshold(middle: Doubles, spread: Doubles, cost: float) -> float:

@@ -226,8 +226,7 @@ class Learner(ABC):
         before = self.taught, self.memory, self.scene
         self.tell(Taught.of(arrays, values.get("classes", ()), self.bundle_classes))
         try:
-            told = len(self.taught) or len(before[0])
-            model = like(arrays["model"], self.initial() if told else self.model)
+            model = like(arrays["model"], self.initial() if len(self.taught) or len(before[0]) else self.model)
             memory = memory_like(arrays, self.memory)
             own = {name: like(arrays[f"own_{name}"], np.asarray(getattr(self, name))) for name in self.OWN or ()}
             scene = like(arrays["scene"], np.zeros(self.states, np.float32)) if "scene" in arrays else None

@@ -35,7 +35,7 @@ def retrain(
     """θ ← opt_θ(θ, S): `retrain_epochs` shuffled passes over the buffer, mean loss per batch, momentum starting at 0.
 
     Returns the new θ (P,) and the mean loss of each epoch. check: called before each epoch; what it raises ends the
-    training with nothing changed. beside: further images x (m, …), what people said they show (m,), each of which
+    training with nothing changed. beside: further images x (m, …) and what people said they show (m,), each of which
     counts `taught_weight` times as much as a buffer's image of its class. All classes count alike still: what people
     correct is mostly of one, which the model would answer everything with. enough: asked before each epoch about θ;
     True ends the training there.

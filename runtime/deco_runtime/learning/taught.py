@@ -149,8 +149,8 @@ class Taught:
 
 
 def few_of(takes: Ints, most: int = MOST_BYTES) -> tuple[Ints, Bools]:
-    """Which frames (n,) of these takes are kept, (k,) indices that rise, of all takes together at most `most`; and
-    which of those the guard has, (k,)."""
+    """Which frames (n,) of these takes are kept, (k,) indices that rise, `most` in all; and which of them the guard
+    has, (k,)."""
     kept: list[int] = []
     for take in np.unique(takes):
         own = np.flatnonzero(takes == take)

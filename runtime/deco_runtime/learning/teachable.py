@@ -86,17 +86,20 @@ class TeachableLearner(RepresentedLearner):
         said, voter = None, Voter(start, classes)
         if len(taught):
             observed, labels, _ = taught.part(~taught.guards)
+            w = np.full(len(labels), weight, np.float32)
             size = len(start.statistics.b) - 1
             if {name: array.shape[1:] for name, array in taught.observed.items()} != {
                 "phi": (size,),
                 "logits": (self.bundle_classes,),
             }:
                 raise ValueError("its taught frames do not fit the bundle")
-            nothing = Statistics.zero(size, classes)
-            said = add(nothing, observed["phi"], targets(labels, np.full(len(labels), weight, np.float32), classes))
+            said, own = (
+                add(Statistics.zero(size, count), observed["phi"][which], targets(labels[which], w[which], count))
+                for count, which in ((classes, labels >= 0), (self.bundle_classes, labels < self.bundle_classes))
+            )
             known = together(of_classes(start.statistics, classes), said)
-            cost = added.COSTS[taught.step]
-            voter = Voter(replace(start, statistics=known), classes, start.statistics, weight, cost)
+            cost, like = added.COSTS[taught.step], together(start.statistics, own)
+            voter = Voter(replace(start, statistics=known), classes, start.statistics, weight, cost, like)
         if voter.states != self.states:
             self.scene = None
         self.memory = self.reshaped(self.memory, classes)

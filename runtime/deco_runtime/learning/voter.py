@@ -51,28 +51,33 @@ class Voter:
         first: Statistics | None = None,
         weight: float = 1.0,
         cost: float = added.COSTS[added.UNJUDGED],
+        like: Statistics | None = None,
     ) -> None:
         """classes: K. first: of the labelled images alone, where the statistics of `start` are also of what people
         taught since, each frame of it `weight` times, and perhaps of classes behind those of the bundle, which may take
-        `cost` of the others."""
+        `cost` of the others. like: the statistics of `start` without frames of those classes, which say nothing of how
+        much others differ."""
         first = start.statistics if first is None else first
         self.start, self.classes, self.known = replace(start, statistics=first), classes, first.b.shape[1]
         own = of_classes(start.statistics, self.known)
         self.w = solve(own, penalty(own, self.start))
         self.s = share(own, self.start)
         self.g = discriminants(start.statistics, self.known, weight, cost) if classes > self.known else None
+        self._near = added.Near.of(start.statistics, self.known) if classes > self.known else None
         self.states = classes + (start.unknown is not None)
         self.apart = spread(first)
-        self._known = Known.of(own, self.w) if start.unknown is not None else None
+        self._known = Known.of(own if like is None else like, self.w) if start.unknown is not None else None
 
     def odds(self, phi: Floats, logits: Floats, common: float = 1.0) -> Floats:
-        """As `unknown.odds` (n,); 0 where the bundle does not say. What an added class makes likely is known."""
+        """As `unknown.odds` (n,); 0 where the bundle does not say. What an added class makes likely is known, unless it
+        is far from that class too: else all that is unlike the others would be taken for it."""
         if self._known is None or self.start.unknown is None:
             return np.zeros(len(phi), np.float32)
         found = odds(self._known.signs(phi, logits), self.start.unknown, common)
-        if self.g is None:
+        if self.g is None or self._near is None:
             return found
-        likelier = np.exp(np.minimum(added.odds(self.g, phi, self.known), added.LARGEST))
+        against = added.odds(self.g, phi, self.known) * self._near.share(phi)
+        likelier = np.exp(np.minimum(against, added.LARGEST))
         left: Floats = found / (1 + likelier.sum(axis=1, dtype=np.float32))
         return left
 
