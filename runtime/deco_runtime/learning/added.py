@@ -86,7 +86,8 @@ class Near:
 def _precision(covariance: Doubles) -> Doubles:
     """Λ (D, D) of Σ."""
     size = len(covariance)
-    inverse: Doubles = np.linalg.inv(covariance + RIDGE * max(float(np.trace(covariance)) / size, TINY) * np.eye(size))
+    ridge = RIDGE * max(float(np.trace(covariance)) / size, TINY) * np.eye(size)
+    inverse: Doubles = np.asarray(np.linalg.inv(covariance + ridge), np.float64)
     return inverse
 
 
