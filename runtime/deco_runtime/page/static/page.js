@@ -103,6 +103,7 @@ function known(now) {
     return row;
   }));
   $("buffer").hidden = !now.buffer;
+  if (now.buffer) $("kept").textContent = "But what you teach is: this recipe learns from pixels, and keeps those frames, as small as its network takes them, until the teaching is undone.";
   if (now.buffer) $("buffer").src = `buffer.jpg?${now.segment ?? 0}.${now.updates ?? 0}`;
 }
 
