@@ -48,7 +48,7 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
             raise ValueError("it is no file")
         if found.st_size > most:
             raise ValueError(f"it has {found.st_size} bytes, where at most {most} make sense")
-        return file.read(most)
+        return file.read(found.st_size)  # which is allocated at once, however much there is
 
 
 def read_npz(file: IO[bytes], names: Collection[str] | None = None) -> dict[str, Array]:
