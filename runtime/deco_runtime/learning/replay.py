@@ -94,9 +94,9 @@ class ReplayLearner(Learner):
         """See `Learner`. Raises ValueError where the frames are not such as the learner observes."""
         if taught.classes:
             raise UsageError(
-                f"expected a class of the bundle to teach --recipe {self.NAME}, whose graphs have an output for no "
-                f"other, but found {taught.classes[-1]!r}; export a bundle with these pictures too, or learn by --recipe "
-                "deco+ in another --state"
+                f"expected a class of the bundle to teach --recipe {self.NAME}, whose graphs have no other output, "
+                f"but found {taught.classes[-1]!r}; export a bundle with these pictures too, or learn by --recipe deco+ "
+                "in another --state"
             )
         if len(taught) and {name: x.shape[1:] for name, x in taught.observed.items()} != {"x": self._shape}:
             raise ValueError("its taught frames do not fit the bundle")
