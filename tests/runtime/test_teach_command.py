@@ -125,9 +125,7 @@ def knows_boxes(state: Path, bundle: Bundle) -> float:
 
 
 @contextmanager
-def running(
-    bundle: Path, state: Path, log: Path, *more: str, recipe: str = "deco+"
-) -> Iterator[subprocess.Popen[str]]:
+def running(bundle: Path, state: Path, log: Path, *more: str, recipe: str = "deco+") -> Iterator[subprocess.Popen[str]]:
     """A run that goes on, once it predicts."""
     command = [sys.executable, "-c", PROGRAM, "--bundle", str(bundle), "--engine", "portable", "--recipe", recipe]
     command += ["--state", str(state), "--events", str(log), "--set", "segment=16", *more]
@@ -425,7 +423,7 @@ def test_a_recipe_that_cannot_be_taught_a_class_says_what_to_do(
 ) -> None:
     """The paper's, whose graphs have the bundle's classes."""
     state = made_state(tmp_path / "state", bundle, "paper")
-    words = "export a bundle with these pictures too, or learn by --recipe deco+ in another --state"
+    words = "with more --spare, or learn by --recipe deco+ in another --state"
     refused(2, words, state, "--class", "box", "--images", shown, bundle=bundle_path)
 
 

@@ -84,8 +84,8 @@ class Near:
 def _precision(covariance: Doubles) -> Doubles:
     """Λ (D, D) of Σ."""
     size = len(covariance)
-    inverse: Doubles = np.linalg.inv(covariance + RIDGE * max(float(np.trace(covariance)) / size, TINY) * np.eye(size))
-    return inverse
+    ridge = RIDGE * max(float(np.trace(covariance)) / size, TINY) * np.eye(size)
+    return np.asarray(np.linalg.inv(covariance + ridge), np.float64)
 
 
 def threshold(middle: Doubles, spread: Doubles, cost: float) -> float:
