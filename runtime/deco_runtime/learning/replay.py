@@ -95,7 +95,7 @@ class ReplayLearner(Learner):
     def tell(self, taught: Taught) -> None:
         """See `Learner`. Raises ValueError where the frames are not such as the learner observes."""
         if len(taught.classes) > self.spare:
-            has = f"{self.spare} spare outputs" if self.spare else "no spare output"
+            has = f"{self.spare} spare output{'s' * (self.spare > 1)}" if self.spare else "no spare output"
             raise UsageError(
                 f"expected a class of the bundle to teach --recipe {self.NAME}, whose graphs have {has}, but found "
                 f"{taught.classes[-1]!r}; export a bundle with these pictures too or with more --spare, or learn by "
