@@ -353,7 +353,8 @@ def test_a_run_is_taught_while_it_goes_on(
             refused(2, "printable characters", state, "--class", " ", "--images", shown)
             ended(process)
     else:
-        clip = film(tmp_path / "long.avi", [box(i) if i % 3 else seen[i // 3 % len(seen)] for i in range(6000)])
+        mixed = [box(i) if i % 3 else seen[i // 3 % len(seen)] for i in range(600)]
+        clip = film(tmp_path / "long.avi", mixed * 70)  # longer than four processes take to start
         with running(bundle_path, state, log, "--video", str(clip)) as process:
             wait_for(log, "segment", 1)
             taught(state, "--class", "box", "--images", shown)
