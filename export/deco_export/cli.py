@@ -113,6 +113,12 @@ from deco_export.heap import give_back_large_blocks
     "and is made in less time.  [default: as the recipe needs, paper 10]",
 )
 @click.option(
+    "--spare",
+    default=0,
+    type=click.IntRange(0, 100),
+    help="Outputs for classes that people may add later under --recipe paper; deco+ needs none.",
+)
+@click.option(
     "--epochs",
     type=click.IntRange(0),
     help="Passes over the labelled images in pre-training.  [default: 60, paper 30; more for few images]",

@@ -53,8 +53,9 @@ SMALL_HARM = 0.05
 class Options:
     """What the user asked for; see `deco-export --help`. ipc: 0 for no condensed images, None for as many as the recipe
     needs. engine: the one that condenses them. augment: pre-train on shifted and mirrored images; None as the recipe
-    does. image_size: None for the model's own, or SMALL. backbone, and what follows it: of a public network, in place
-    of a model that is trained from scratch. report: write a page about the labelled images beside the bundle."""
+    does. spare: outputs for classes that people may add under the paper's recipe. image_size: None for the model's own,
+    or SMALL. backbone, and what follows it: of a public network, in place of a model that is trained from scratch.
+    report: write a page about the labelled images beside the bundle."""
 
     data: str
     out: Path
@@ -78,6 +79,7 @@ class Options:
     pictures: tuple[str, ...] = ()
     quantize: str = "none"
     report: bool = False
+    spare: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,8 @@ def _origin(options: Options, progress: Progress) -> Origin:
     def trained(loaded: data.Data) -> tuple[Network, list[str]]:
         augment = options.augment if options.augment is not None else registry.learner(options.recipe).AUGMENT
         sizes, epochs, seed = (options.width, options.depth, size), options.epochs, options.seed
-        network: Network = scratch.train(options.model, *sizes, epochs, seed, augment, loaded, progress)
+        how = (*sizes, epochs, seed, augment, loaded, progress)
+        network: Network = scratch.train(options.model, *how, spare=options.spare)
         return network, []
 
     return Origin(Preprocessing(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), trained)
@@ -156,6 +159,11 @@ def _public(options: Options, name: str, progress: Progress) -> Origin:
     if unused := [option for option, value in given.items() if value is not None]:
         raise UsageError(
             f"expected no {unused[0]} with --backbone, whose size and training are done, but found one; leave it out"
+        )
+    if options.spare:
+        raise UsageError(
+            "expected no --spare with --backbone, whose learning graphs have the bundle's classes only, but found one; "
+            "leave it out, and teach new classes to --recipe deco+"
         )
     if options.quantize not in quantize.CHOICES:
         raise UsageError(f"expected --quantize int8 or none, but found {options.quantize!r:.40}; take one of these")
@@ -271,6 +279,7 @@ def _fill(directory: Path, options: Options, progress: Progress, origin: Origin,
             "seed": options.seed,
             "labelled": options.labelled,
             "ipc": ipc,
+            "spare": options.spare,
             "train_images": len(train),
             "validation_images": len(held),
             "train_accuracy": train_accuracy,

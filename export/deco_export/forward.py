@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 from deco_runtime.errors import ExportError
-from deco_runtime.learning.random_model import Parameter
+from deco_runtime.learning.random_model import MASKED, SPARE, Parameter, spares
 from onnx import numpy_helper
 
 from deco_export import fuse
@@ -84,7 +84,38 @@ def rebuild(proto: onnx.ModelProto, places: Sequence[Parameter], x_shape: Shape)
     _record_shapes(g, whole)
     _static_reshapes(g)
     fuse.instance_norms(g)
-    return Forward(g, places, x_shape, classes, features, "logits", last.input[0])
+    made = Forward(g, places, x_shape, classes, features, "logits", last.input[0])
+    return _with_spare(made) if spares(places) else made
+
+
+def spare_parameters(spare: int, features: int, offset: int) -> tuple[Parameter, ...]:
+    """Places and fresh values of `spare` masked outputs, behind the `offset` weights of a model."""
+    weight = Parameter(SPARE[0], (spare, features), offset, "constant", 0.0, 0.0)
+    return weight, Parameter(SPARE[1], (spare,), offset + weight.size, "constant", MASKED, 0.0)
+
+
+def _with_spare(f: Forward) -> Forward:
+    """The logits, and behind them those of the spare outputs, linear in the features as the others are."""
+    g, n = f.graph, spares(f.parameters)
+    more = g.op("Gemm", f.features_name, *(f"param:{name}" for name in SPARE), transB=1)
+    g.shapes[more] = ("N", n)
+    logits = g.op("Concat", f.logits_name, more, axis=1)
+    g.shapes[logits] = ("N", f.classes + n)
+    g.nodes = _renamed(g.nodes, {f.logits_name: f"{f.logits_name}.known", logits: f.logits_name})
+    g.shapes[f"{f.logits_name}.known"], g.shapes[f.logits_name] = ("N", f.classes), ("N", f.classes + n)
+    return replace(f, classes=f.classes + n)
+
+
+def _renamed(nodes: Sequence[onnx.NodeProto], names: dict[str, str]) -> list[onnx.NodeProto]:
+    return [
+        onnx.helper.make_node(
+            node.op_type,
+            [names.get(name, name) for name in node.input],
+            [names.get(name, name) for name in node.output],
+            **attributes(node),
+        )
+        for node in nodes
+    ]
 
 
 def _batch_norm_as_affine(g: Graph, node: onnx.NodeProto) -> None:

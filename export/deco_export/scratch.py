@@ -15,6 +15,7 @@ from deco_runtime.types import Floats
 
 from deco_export import graphs, models, pretrain, representation, tracing, verify
 from deco_export.data import Data
+from deco_export.forward import spare_parameters
 from deco_export.graph_values import TOLERANCE, Values, run_graphs
 from deco_export.images import Inputs
 from deco_export.initialisers import parameters as measure_parameters
@@ -31,8 +32,10 @@ def train(
     augment: bool,
     loaded: Data,
     progress: Progress,
+    spare: int = 0,
 ) -> Network:
-    """Train the model family, or factory, of this name on loaded.train. augment: as for `pretrain.pretrain`.
+    """Train the model family, or factory, of this name on loaded.train. augment: as for `pretrain.pretrain`. spare:
+    outputs of the learning graphs for classes to come.
 
     Raises UsageError for a name or size that there is not, ExportError for a model that cannot be exported.
     """
@@ -54,15 +57,19 @@ def train(
     parameters = measure_parameters(make)
     fresh, theta = tracing.trace(module, parameters, size), tracing.flatten(module)
     traced = fresh()
+    more = spare_parameters(spare, traced.features, len(theta)) if spare else ()
+    learning = partial(fresh, more)
+    weights = np.concatenate([theta, *(np.full(p.size, p.a, np.float32) for p in more)])
+    checked = verify.WithSpare(module, more) if spare else module
 
     def check(sets: dict[str, dict[str, Path]]) -> tuple[Values, dict[str, float]]:
-        return verify.verify(module, sets, theta, (3, size, size), traced.classes, traced.features)
+        return verify.verify(checked, sets, weights, (3, size, size), classes, traced.features, spare)
 
     return Network(
         preprocessing,
-        parameters,
-        theta,
-        fresh,
+        (*parameters, *more),
+        weights,
+        learning,
         None,
         graphs.inference(fresh(), theta),
         lambda images: pretrain.answers(module, images, preprocessing),
@@ -82,7 +89,7 @@ def _golden(
     """Golden values of the representation: its votes are torch's, φ is the graph's own."""
     x = golden["x"]
     found = run_graphs({"inference": whole}, np.zeros(0, np.float32), golden)
-    _agree("inference.onnx", found["logits"], golden["logits"])
+    _agree("inference.onnx", found["logits"], golden["logits"][:, : found["logits"].shape[1]])
     with torch.inference_mode():
         both = [module(torch.from_numpy(each)).numpy() for each in ((x, x[..., ::-1].copy()) if mirrored else (x,))]
     votes = np.mean(both, axis=0)

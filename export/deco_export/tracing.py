@@ -69,8 +69,9 @@ def written(
     return model
 
 
-def trace(model: nn.Module, places: Sequence[Parameter], image_size: int) -> Callable[[], Forward]:
-    """Export the model once; each call of the result gives a fresh `Forward` to build a learning graph on.
+def trace(model: nn.Module, places: Sequence[Parameter], image_size: int) -> Callable[..., Forward]:
+    """Export the model once; each call of the result gives a fresh `Forward` to build a learning graph on, with the
+    spare outputs of the parameters it is called with, if any.
 
     places: the model's parameters and their slices of θ, from `initialisers.parameters`.
 
@@ -87,4 +88,4 @@ def trace(model: nn.Module, places: Sequence[Parameter], image_size: int) -> Cal
     proto = written(whole, (x, *tensors), shapes, "a model", input_names=named, output_names=["logits"])
     if proto.functions:
         raise ExportError("expected a model of plain ONNX operators, but it exports to local functions; simplify it")
-    return lambda: rebuild(proto, places, ("N", 3, image_size, image_size))
+    return lambda more=(): rebuild(proto, (*places, *more), ("N", 3, image_size, image_size))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from deco_runtime.engines._micro_batches import MICRO_BATCH
 from deco_runtime.engines.golden import KINKED, relative_error
 from deco_runtime.errors import ExportError
+from deco_runtime.learning.random_model import Parameter
 from torch import nn
 
 from deco_export.graph_values import TOLERANCE, Values, draw_inputs, run_graphs
@@ -59,6 +61,30 @@ def reference(model: nn.Module, inputs: Values) -> Values:
     return {name: value.detach().numpy().astype(np.float32, copy=False) for name, value in found.items()}
 
 
+class WithSpare(nn.Module):  # type: ignore[misc]
+    """A model with spare outputs behind its own, linear in what its last nn.Linear takes; parameters: of these."""
+
+    def __init__(self, model: nn.Module, parameters: Sequence[Parameter]) -> None:
+        super().__init__()
+        self.model = model
+        weight, bias = parameters
+        self.spare = nn.Linear(weight.shape[1], weight.shape[0])
+        for own, p in ((self.spare.weight, weight), (self.spare.bias, bias)):
+            nn.init.constant_(own, p.a)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits (N, K + spare)."""
+        seen: dict[str, torch.Tensor] = {}
+        linear = [m for m in self.model.modules() if isinstance(m, nn.Linear)]
+        hooks = [m.register_forward_pre_hook(lambda _, args: seen.update(features=args[0])) for m in linear]
+        try:
+            logits = self.model(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return torch.cat([logits, self.spare(seen["features"])], dim=1)
+
+
 def verify(
     model: nn.Module,
     sets: dict[str, dict[str, Path]],
@@ -66,6 +92,7 @@ def verify(
     shape: tuple[int, ...],
     classes: int,
     features: int,
+    spare: int = 0,
 ) -> tuple[Values, dict[str, float]]:
     """Check each set of graphs {set: {graph: file}} against torch at every size of BATCHES.
 
@@ -81,6 +108,7 @@ def verify(
             inputs.clear()  # before the next are made: large pictures have large gradients
             expected.clear()
             inputs = draw_inputs(shape, classes, features, len(theta), n, seed=attempt)
+            inputs["t"] = np.pad(inputs["t"], ((0, 0), (0, spare)))  # nothing is of a masked class
             expected = reference(model, inputs)
             now = _compared(sets, theta, inputs, expected)
             if max(most for most, _ in now.values()) <= TOLERANCE:

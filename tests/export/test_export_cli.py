@@ -136,6 +136,7 @@ def test_an_export_ends_with_a_bundle(photos: Path, exported: tuple[Path, subpro
         "name": "deco+",
         "segment": 128,
         "retrain_interval": 1,
+        "taught_weight": 10.0,
     }
     fits = {name for name in bundle.files if name.startswith("fitted/")}
     assert {fitted("deco+"), fitted("slda")} <= fits <= {fitted(name) for name in registry.learners()}

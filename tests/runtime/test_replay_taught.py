@@ -16,6 +16,7 @@ from deco_runtime.learning.deco import Deco
 from deco_runtime.learning.guard import Guarded, Unguarded
 from deco_runtime.learning.harm import Labelled
 from deco_runtime.learning.hyperparameters import Hyperparameters
+from deco_runtime.learning.replay import ENOUGH
 from deco_runtime.learning.retrain import retrain
 from deco_runtime.learning.taught import Taught, few_of
 from deco_runtime.learning.vote import pseudo_label
@@ -106,7 +107,7 @@ def test_corrections_move_answers_and_harm_little(
         told = teach(it, bundle, str(which), some(digits[0], where))
         assert (told.refused, told.new, told.classes) == (None, False, bundle.classes)
         learned = where[~few_of(np.arange(len(where)))[1]]
-        assert right(learner, some(digits[0], learned), which) >= 2 / 3
+        assert right(learner, some(digits[0], learned), which) >= ENOUGH
         assert right(learner, *digits) > before - 0.02
 
 
@@ -136,7 +137,7 @@ def test_the_model_is_the_update_with_what_people_said_and_the_one_without(
     beside = shown["x"][~guards], labels
 
     def enough(theta: Any) -> bool:
-        return bool((learner.engine.predict(theta, beside[0])[0].argmax(axis=1) == labels).sum() >= 2 / 3 * 8)
+        return bool((learner.engine.predict(theta, beside[0])[0].argmax(axis=1) == labels).sum() >= ENOUGH * 8)
 
     for _ in range(2):
         rng = np.random.default_rng(0)
@@ -265,7 +266,7 @@ def test_a_new_class_is_refused_and_it_is_said_what_to_do(learner: Deco, bundle:
             with pytest.raises(UsageError) as refused:
                 teach(it, bundle, name, observed_in(learner, boxes(bundle, 0, 10), bundle))
             assert name in one_sentence(str(refused.value))
-            assert str(refused.value).endswith("too, or learn by --recipe deco+ in another --state")
+            assert str(refused.value).endswith(" or learn by --recipe deco+ in another --state")
         assert everything(it) == before
 
 

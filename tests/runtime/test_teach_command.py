@@ -353,7 +353,8 @@ def test_a_run_is_taught_while_it_goes_on(
             refused(2, "printable characters", state, "--class", " ", "--images", shown)
             ended(process)
     else:
-        clip = film(tmp_path / "long.avi", [box(i) if i % 3 else seen[i // 3 % len(seen)] for i in range(6000)])
+        mixed = [box(i) if i % 3 else seen[i // 3 % len(seen)] for i in range(600)]
+        clip = film(tmp_path / "long.avi", mixed * 70)  # longer than four processes take to start
         with running(bundle_path, state, log, "--video", str(clip)) as process:
             wait_for(log, "segment", 1)
             taught(state, "--class", "box", "--images", shown)
@@ -423,7 +424,7 @@ def test_a_recipe_that_cannot_be_taught_a_class_says_what_to_do(
 ) -> None:
     """The paper's, whose graphs have the bundle's classes."""
     state = made_state(tmp_path / "state", bundle, "paper")
-    words = "export a bundle with these pictures too, or learn by --recipe deco+ in another --state"
+    words = "with more --spare, or learn by --recipe deco+ in another --state"
     refused(2, words, state, "--class", "box", "--images", shown, bundle=bundle_path)
 
 

@@ -143,7 +143,7 @@ def stages_of(marks: Sequence[Mark], started: float, drawn: float, ended: float)
 def retrain_steps(work: Work, how: Effort) -> list[float]:
     """Seconds of one batch of opt_θ, from whole epochs."""
     recipe, buffer = replace(work.recipe, retrain_epochs=1), initial(work.bundle)
-    theta, classes, rng = work.bundle.weights(), len(work.bundle.classes), np.random.default_rng(0)
+    theta, classes, rng = work.bundle.weights(), work.bundle.outputs, np.random.default_rng(0)
     batches = -(-len(buffer.y_syn) // recipe.retrain_batch)
     times = repeat(lambda: retrain(work.engine, theta, buffer, classes, recipe, rng), how.least, how.seconds)
     return [seconds / batches for seconds in times]

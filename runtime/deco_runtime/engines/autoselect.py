@@ -72,7 +72,7 @@ def time_engine(answer: Answer, bundle: str, engine: str, graph: str, at_most: i
     given = {
         "images": rng.standard_normal((IMAGES, *opened.image_shape), np.float32),
         "x": rng.standard_normal((IMAGES, *opened.latent), np.float32),
-        "t": np.eye(len(opened.classes), dtype=np.float32)[labels],
+        "t": np.eye(opened.outputs, dtype=np.float32)[labels],
         "u": rng.standard_normal((IMAGES, opened.features), np.float32),
         "v": rng.standard_normal(opened.weight_count, np.float32),
     }

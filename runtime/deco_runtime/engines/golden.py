@@ -129,10 +129,10 @@ def read_golden(bundle: Bundle, graph: str) -> dict[str, Floats] | None:
     shapes: dict[str, tuple[int, ...]] = {
         "images": (n, *bundle.image_shape),
         "x": (n, *bundle.latent),
-        "t": (n, classes),
+        "t": (n, bundle.outputs),
         "u": (n, bundle.features),
         "v": (weights,),
-        "logits": (n, classes),
+        "logits": (n, bundle.outputs),
         "features": (n, bundle.features),
         "votes": (n, classes),
         REPRESENTATION: (n, bundle.represented),

@@ -40,7 +40,7 @@ class Frozen(Learner):
         return cls(engine, bundle.weights(), len(bundle.classes), recipe, rng)
 
     def observe(self, x: Floats) -> Observed:
-        return {"logits": self.engine.predict(self.model, self.engine.encode(x))[0]}
+        return {"logits": self.engine.predict(self.model, self.engine.encode(x))[0][:, : self.classes]}
 
     def answer(self, model: Floats, observed: Observed) -> Floats:
         return observed["logits"]

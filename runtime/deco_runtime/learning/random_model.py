@@ -38,6 +38,18 @@ class Parameter:
 
 KINDS = ("uniform", "normal", "constant")
 
+SPARE = "spare.weight", "spare.bias"
+"""Names of the last two parameters of a model with outputs for classes to come, (N, F) and (N,). Every fresh model has
+them masked, so that nothing else is other than without."""
+MASKED = -300.0
+"""Bias of a masked output: its probability is 0 in float32, and so are all gradients. No lower, since golden logits are
+compared in parts of the largest."""
+
+
+def spares(parameters: Sequence[Parameter]) -> int:
+    """N, the number of outputs for classes to come."""
+    return parameters[-1].size if tuple(p.name for p in parameters[-2:]) == SPARE else 0
+
 
 def draw_model(parameters: Sequence[Parameter], rng: np.random.Generator) -> Floats:
     """A random θ̃ (P,) float32; the same generator state gives the same model on every machine."""
@@ -57,4 +69,4 @@ def layers(parameters: Sequence[Parameter]) -> list[slice]:
 
     Biases and norms are left out: a bias before a norm has no gradient but rounding, whose direction means nothing.
     """
-    return [p.slice for p in parameters if len(p.shape) > 1]
+    return [p.slice for p in parameters if len(p.shape) > 1 and p.name not in SPARE]

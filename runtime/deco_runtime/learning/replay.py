@@ -18,14 +18,14 @@ from deco_runtime.learning.buffer import CondensedBuffer
 from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.learning.learner import Learner, seen_once
 from deco_runtime.learning.origin import Bundle
-from deco_runtime.learning.random_model import Parameter
+from deco_runtime.learning.random_model import Parameter, spares
 from deco_runtime.learning.retrain import retrain
 from deco_runtime.learning.taught import Taught
 from deco_runtime.types import Batches, Check, Floats, Ints, Observed
 
 BATCH = 64
 """Images that are answered between two checks."""
-ENOUGH = 2 / 3
+ENOUGH = 0.8
 """Share of the frames of each teaching that has to be answered as people said. Training on goes on until it is, and no
 longer: what it does beyond that, it does to the other answers."""
 
@@ -53,6 +53,8 @@ class ReplayLearner(Learner):
     ) -> None:
         super().__init__(engine, theta, buffer, classes, recipe, rng)
         self.parameters, self._start = parameters, theta
+        self.spare = spares(parameters)
+        self.outputs = classes + self.spare
 
     @classmethod
     def open(cls: type[L], bundle: Bundle, engine: Engine, recipe: Hyperparameters, rng: np.random.Generator) -> L:
@@ -76,11 +78,11 @@ class ReplayLearner(Learner):
         found = []
         for start in range(0, len(x), BATCH):
             check()
-            found.append(self.engine.predict(self.deployed(model), x[start : start + BATCH])[0])
+            found.append(self.answer(model, {"x": x[start : start + BATCH]}))
         return np.concatenate(found)
 
     def answer(self, model: Floats, observed: Observed) -> Floats:
-        return self.engine.predict(self.deployed(model), observed["x"])[0]
+        return self.engine.predict(self.deployed(model), observed["x"])[0][:, : self.classes]
 
     def deployed(self, model: Floats) -> Floats:
         """The θ (P,) that a model answers with."""
@@ -92,15 +94,28 @@ class ReplayLearner(Learner):
 
     def tell(self, taught: Taught) -> None:
         """See `Learner`. Raises ValueError where the frames are not such as the learner observes."""
-        if taught.classes:
+        if len(taught.classes) > self.spare:
+            has = f"{self.spare} spare output{'s' * (self.spare > 1)}" if self.spare else "no spare output"
             raise UsageError(
-                f"expected a class of the bundle to teach --recipe {self.NAME}, whose graphs have an output for no "
-                f"other, but found {taught.classes[-1]!r}; export a bundle with these pictures too, or learn by "
+                f"expected a class of the bundle to teach --recipe {self.NAME}, whose graphs have {has}, but found "
+                f"{taught.classes[-1]!r}; export a bundle with these pictures too or with more --spare, or learn by "
                 "--recipe deco+ in another --state"
             )
         if len(taught) and {name: x.shape[1:] for name, x in taught.observed.items()} != {"x": self._shape}:
             raise ValueError("its taught frames do not fit the bundle")
-        self.taught = taught
+        self.taught, self.classes = taught, self.bundle_classes + len(taught.classes)
+
+    def masked(self, theta: Floats, but: int = 0) -> Floats:
+        """θ (P,) with its spare outputs as they were at the start, which weight decay would unmask over the years; the
+        first `but` of them as likely as the others' mean."""
+        if not self.spare:
+            return theta
+        made = theta.copy()
+        for p in self.parameters[-2:]:
+            made[p.slice] = self._start[p.slice]
+        bias = self.parameters[-1]
+        made[bias.offset : bias.offset + but] = 0
+        return made
 
     def initial(self) -> Floats:
         return np.append(self._start, self._start) if len(self.taught) else self._start
@@ -113,16 +128,17 @@ class ReplayLearner(Learner):
         if not len(self.taught):
             return theta
         observed, labels, _ = self.taught.part(~self.taught.guards)
+        began = self.masked(theta, len(self.taught.classes))
         rng = np.random.default_rng(0)  # of its own: the learner's goes on as if nobody had said anything
         teaching = self.taught.teaching[~self.taught.guards]
         number, of = np.unique(teaching, return_inverse=True)
 
         def enough(theta: Floats) -> bool:
-            right = self._logits(theta, observed["x"], lambda: None).argmax(axis=1) == labels
+            right = self._logits(theta, observed["x"], lambda: None).argmax(axis=1) == labels  # θ is all of that model
             return bool((np.bincount(of, right, len(number)) >= ENOUGH * np.bincount(of)).all())
 
         told, _ = retrain(
-            *(self.engine, theta, self.memory, self.classes, self.recipe, rng, check),
+            *(self.engine, began, self.memory, self.outputs, self.recipe, rng, check),
             beside=(observed["x"], labels),
             enough=enough,
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 from deco_runtime.engine import TRUNK
 from deco_runtime.learning import registry
-from deco_runtime.learning.random_model import KINDS, Parameter
+from deco_runtime.learning.random_model import KINDS, Parameter, spares
 from deco_runtime.learning.recipe import Recipe
 from deco_runtime.preprocess import METHODS, Preprocessing
 from deco_runtime.storage.bundle_files import MANIFEST, sha256
@@ -69,6 +69,11 @@ class Manifest:
     def weight_count(self) -> int:
         """P, the length of θ."""
         return sum(p.size for p in self.parameters)
+
+    @property
+    def outputs(self) -> int:
+        """Logits of the learning graphs: one for each class, and the spare ones."""
+        return len(self.classes) + spares(self.parameters)
 
 
 def write_manifest(
