@@ -112,7 +112,7 @@ PLUS = ("--demo", "--recipe", "deco+")
 
 def test_values_that_only_the_other_recipe_has(bundle_path: Path, state: Path) -> None:
     words = (
-        "expected --set KEY=VALUE with KEY one of segment, retrain_interval for --recipe deco+, but found 'alpha=0'; "
+        "expected --set KEY=VALUE with KEY one of segment, retrain_interval, taught_weight for --recipe deco+, but found 'alpha=0'; "
         "correct it"
     )
     refused(2, words, "--bundle", bundle_path, "--state", state, *PLUS, "--set", "alpha=0")
@@ -140,7 +140,7 @@ def test_the_bundles_recipe_holds_unless_another_is_asked_for(copy: Path, state:
     manifest["recipe"] = registry.named("deco+").to_json()
     (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     usual = ["--bundle", copy, "--demo", "--max-segments", "1"]
-    words = "KEY one of segment, retrain_interval for --recipe deco+, but found 'iterations=1'; correct it"
+    words = "retrain_interval, taught_weight for --recipe deco+, but found 'iterations=1'; correct it"
     refused(2, words, *usual, "--state", state, "--set", "iterations=1")
     paper = deco_run(*usual, "--state", state, "--recipe", "paper", "--set", "iterations=1")
     assert paper.returncode == 0, paper.stderr
