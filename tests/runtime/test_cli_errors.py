@@ -112,8 +112,8 @@ PLUS = ("--demo", "--recipe", "deco+")
 
 def test_values_that_only_the_other_recipe_has(bundle_path: Path, state: Path) -> None:
     words = (
-        "expected --set KEY=VALUE with KEY one of segment, retrain_interval, taught_weight for --recipe deco+, but found 'alpha=0'; "
-        "correct it"
+        "expected --set KEY=VALUE with KEY one of segment, retrain_interval, taught_weight for --recipe deco+, but "
+        "found 'alpha=0'; correct it"
     )
     refused(2, words, "--bundle", bundle_path, "--state", state, *PLUS, "--set", "alpha=0")
 
