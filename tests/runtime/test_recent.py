@@ -152,7 +152,7 @@ def test_it_may_be_read_while_frames_come() -> None:
 
     def camera() -> None:
         at = 0.0
-        while not stop.is_set():
+        while not stop.wait(0.0002):  # or what is asked for below would be gone before it is found
             see(recent, at := at + 1)
 
     thread = threading.Thread(target=camera)
