@@ -374,7 +374,7 @@ def test_a_setting_is_one_of_every_row(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, asked)
     assert isinstance(done.exception, UsageError)
     assert str(done.exception).startswith(
-        "expected --set KEY=VALUE with KEY one of segment, retrain_interval for --recipe deco+, but"
+        "expected --set KEY=VALUE with KEY one of segment, retrain_interval, taught_weight for --recipe deco+, but"
     )
     assert not (tmp_path / "out").exists()
 
