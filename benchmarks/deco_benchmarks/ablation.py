@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -30,10 +31,10 @@ from deco_runtime.learning.recipe import MOST
 from deco_runtime.learning.regression import PENALTY, Start, Statistics, mixed, penalty, ridge, share, solve, square
 from deco_runtime.learning.vote import log_softmax, one_hot, softmax
 from deco_runtime.preprocess import normalise
-from deco_runtime.running.scoring import normalised
+from deco_runtime.running.control import observed_in
 from deco_runtime.running.stream import Stream
 from deco_runtime.storage.bundle import open_bundle
-from deco_runtime.types import Floats, Ints, Observed, Pixels, Segment
+from deco_runtime.types import Floats, Ints, Observed, Segment
 
 from deco_benchmarks import datasets, streams
 from deco_benchmarks.config import PRESETS, Config
@@ -206,11 +207,7 @@ def ablate(
     kinds = {label: labelling(label) for label in {variant.label for variant in VARIANTS.values()}}
     learners = {label: kind.open(bundle, engine, recipe, np.random.default_rng(0)) for label, kind in kinds.items()}
     any_of_them = next(iter(learners.values()))
-
-    def observed(pixels: Pixels) -> Observed:
-        parts = [any_of_them.observe(x) for x in normalised(pixels, preprocessing, lambda: None)]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
+    observed = partial(observed_in, any_of_them, bundle=bundle)
     represented = {name: (observed(images.pixels), images.labels) for name, images in tests.items()}
 
     class Before(Stream):

@@ -25,11 +25,12 @@ from deco_runtime.learning import registry
 from deco_runtime.learning.learner import Learner
 from deco_runtime.pictures.folder import split_folder
 from deco_runtime.running.assemble import open_guard
+from deco_runtime.running.control import observed_in
 from deco_runtime.running.scoring import normalised
 from deco_runtime.running.stream import Stream
 from deco_runtime.sources.orders import stc_order
 from deco_runtime.storage.bundle import Bundle, open_bundle
-from deco_runtime.types import Floats, Ints, Observed
+from deco_runtime.types import Floats, Ints
 
 from deco_benchmarks import datasets
 
@@ -97,7 +98,7 @@ def trial(
     order = rest[stc_order(shown.labels[rest].tolist(), stc, seed)][:frames]
     found: dict[str, Any] = {"before": scores(guarded.learner, bundle, held)}
     taught = guarded.learner.taught.with_(
-        "new", bundle.classes, observed(guarded.learner, bundle, shown.pixels[chosen]), np.arange(len(chosen))
+        "new", bundle.classes, observed_in(guarded.learner, shown.pixels[chosen], bundle), np.arange(len(chosen))
     )
     verdict = guarded.teach(taught)
     found["refused"] = verdict.reason if verdict else None
@@ -108,12 +109,6 @@ def trial(
     guarded.teach(guarded.learner.taught.without_last(new), judged=False)
     found["undone"] = scores(guarded.learner, bundle, held)
     return found
-
-
-def observed(learner: Learner, bundle: Bundle, pixels: Any) -> Observed:
-    """What a learner sees in images (n, size, size, 3)."""
-    seen = [learner.observe(x) for x in normalised(pixels, bundle.preprocessing, lambda: None)]
-    return {key: np.concatenate([each[key] for each in seen]) for key in seen[0]}
 
 
 def parts(bundle: Bundle, shown: Images, order: Ints) -> Iterator[tuple[Floats, Ints]]:

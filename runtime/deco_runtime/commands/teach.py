@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,6 @@ from deco_runtime.telemetry.console import say
 if TYPE_CHECKING:
     from deco_runtime.storage.bundle import Bundle
     from deco_runtime.types import Ints, Pixels
-
-SUFFIX = "-state"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -75,11 +74,13 @@ def _tell(told: dict[str, Any]) -> int:
     if "name" not in told:
         say(f"took back the last teaching; {told['teachings']} are left, classes: {', '.join(told['classes'])}")
         return 0
-    what = f"{told['frames']} frame{'s' * (told['frames'] > 1)} of {'the new class ' * told['new']}{told['name']!r}"
-    if told["refused"]:
-        say(f"error: expected {what} to do no harm, but the guard says that it {told['refused']}; choose other frames")
+    from deco_runtime.telemetry.happenings import ClassTaught
+
+    it = ClassTaught(**told)
+    if it.refused:
+        say(f"error: expected {it.what} to do no harm, but the guard says that it {it.refused}; choose other frames")
         return 1
-    say(f"taught {what}; classes: {', '.join(told['classes'])}")
+    say(f"{it.words}; classes: {', '.join(it.classes)}")
     return 0
 
 
@@ -114,19 +115,24 @@ def _alone(
     from deco_runtime.running.assemble import open_guard
     from deco_runtime.storage import state as states
     from deco_runtime.storage.bundle import open_bundle
+    from deco_runtime.story import learned
 
     whole = state.resolve()
     if bundle_path is None:
-        bundle_path = whole.with_name(whole.name.removesuffix(SUFFIX))
-        if not whole.name.endswith(SUFFIX) or not bundle_path.exists():
+        bundle_path = whole.with_name(whole.name.removesuffix(states.SUFFIX))
+        if not whole.name.endswith(states.SUFFIX) or not bundle_path.exists():
             raise BundleError(
-                f"expected the bundle that {state} is of, but found none of the name without {SUFFIX!r}; give --bundle"
+                f"expected the bundle that {state} is of, but found none of the name without {states.SUFFIX!r}; give "
+                "--bundle"
             )
     bundle = open_bundle(bundle_path)
     unwritable, _ = states.hold(state)
     if unwritable:
         raise StateError(unwritable)
-    kind = registry.learner(states.recipe_of(state) or bundle.recipe.name)
+    found = None
+    with suppress(StateError):  # `load` says what is wrong with it
+        found = learned.read(state)
+    kind = registry.learner(found.recipe if found else bundle.recipe.name)
     engine = open_engine(bundle, "auto")
     kind.check_engine(bundle, engine, kind.RECIPE)
     guarded, _ = open_guard(bundle, kind.open(bundle, engine, kind.RECIPE, np.random.default_rng(0)))

@@ -169,20 +169,21 @@ class Guarded(Unguarded):
 
     def teach(self, taught: Taught, check: Check = lambda: None, judged: bool = True) -> Verdict | None:
         """As `Unguarded.teach`: rejected where the bundle's guard images say that what is known so far loses by it."""
-        labelled, steps = self._bundle_labelled, range(taught.step, taught.step + 1)
-        if taught.classes and judged and labelled is not None:  # new classes are answered less and less readily
-            steps = range(0 if len(labelled.labels) >= ENOUGH else UNJUDGED, len(COSTS))
+        labelled, steps, right = self._bundle_labelled, range(taught.step, taught.step + 1), None
+        if labelled is not None and judged:
+            right = labelled.logits(self.learner.model, check).argmax(axis=1) == labelled.labels
+            if taught.classes and self.learner.CAUTIOUS:  # new classes are answered less and less readily
+                steps = range(0 if len(right) >= ENOUGH else UNJUDGED, len(COSTS))
         for step in steps:
-            verdict = self._teach(taught.at_step(step), check, judged)
+            verdict = self._teach(taught.at_step(step), check, right)
             if verdict.accepted:
                 break
         return verdict
 
-    def _teach(self, taught: Taught, check: Check, judged: bool) -> Verdict:
-        learner, kept, labelled, right = self.learner, self.kept, self._bundle_labelled, None
+    def _teach(self, taught: Taught, check: Check, right: Bools | None) -> Verdict:
+        """right: the bundle's guard images that are answered right without it; None for what is not judged."""
+        learner, kept, labelled = self.learner, self.kept, self._bundle_labelled
         one = kept.memory is learner.memory
-        if labelled is not None and judged:
-            right = labelled.logits(learner.model, check).argmax(axis=1) == labelled.labels
         with self._telling(taught) as done:
             new = learner.retaught(check)
             verdict = Verdict(None if np.isfinite(new).all() else "is not finite", {}, kept.best)

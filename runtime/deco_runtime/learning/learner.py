@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -59,6 +59,8 @@ class Learner(ABC):
     """Share of a segment that can be learned from at the end of a stream."""
     LEARNS: ClassVar[bool] = True
     """False for one that never changes."""
+    CAUTIOUS: ClassVar[bool] = False
+    """Whether classes that people added can be answered more or less readily, by `Taught.step`."""
     OWN: ClassVar[tuple[str, ...] | None] = ()
     """Attributes, arrays or numbers, that are learned too; None where there is more, and no way back."""
 
@@ -244,6 +246,11 @@ class Learner(ABC):
             setattr(self, name, array if array.ndim else array.item())
 
 
+def joined(parts: Sequence[Observed]) -> Observed:
+    """What was observed of the images of all parts, of which there is at least one."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 def seen_once(
     images: Batches, observe: Callable[[Floats], Observed], answer: Callable[[Floats, Observed], Floats]
 ) -> Callable[[Floats, Check], Floats]:
@@ -252,8 +259,7 @@ def seen_once(
 
     def answers(model: Floats, check: Check) -> Floats:
         if not kept:
-            parts = [observe(x) for x in images(check)]
-            kept.update({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+            kept.update(joined([observe(x) for x in images(check)]))
         return answer(model, kept)
 
     return answers

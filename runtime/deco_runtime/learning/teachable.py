@@ -39,6 +39,7 @@ class TeachableLearner(RepresentedLearner):
     """The memory are the sums of every voted frame and of the labelled images; the model is what `solve_own` makes for
     the bundle's classes and, where people added some, the discriminants of all behind it."""
 
+    CAUTIOUS = True
     memory: Statistics
     recipe: TaughtRecipe
 
@@ -83,8 +84,10 @@ class TeachableLearner(RepresentedLearner):
         if not len(taught) and not len(self.taught):
             return
         start, classes, weight = self.start, self.bundle_classes + len(taught.classes), self.recipe.taught_weight
-        said, voter = None, Voter(start, classes)
-        if len(taught):
+        said = None
+        if not len(taught):
+            voter = Voter(start, classes)
+        else:
             observed, labels, _ = taught.part(~taught.guards)
             w = np.full(len(labels), weight, np.float32)
             size = len(start.statistics.b) - 1
@@ -93,10 +96,10 @@ class TeachableLearner(RepresentedLearner):
                 "logits": (self.bundle_classes,),
             }:
                 raise ValueError("its taught frames do not fit the bundle")
-            said, own = (
-                add(Statistics.zero(size, count), observed["phi"][which], targets(labels[which], w[which], count))
-                for count, which in ((classes, labels >= 0), (self.bundle_classes, labels < self.bundle_classes))
-            )
+            said = add(Statistics.zero(size, classes), observed["phi"], targets(labels, w, classes))
+            ours = labels < self.bundle_classes
+            t = targets(labels[ours], w[ours], self.bundle_classes)
+            own = add(Statistics.zero(size, self.bundle_classes), observed["phi"][ours], t)
             known = together(of_classes(start.statistics, classes), said)
             cost, like = added.COSTS[taught.step], together(start.statistics, own)
             voter = Voter(replace(start, statistics=known), classes, start.statistics, weight, cost, like)

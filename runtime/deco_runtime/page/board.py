@@ -53,7 +53,7 @@ class Board(Listener):
             happened.LearningHeld: lambda e: self._set(learning="held by a person" if e.held else "on"),
             happened.StateSaved: lambda e: self._set(saved=e.bytes, written=e.written, per_day=e.per_day),
             happened.SaveRefused: lambda e: self._tell(redact(e.reason)),
-            happened.ClassTaught: self._taught,
+            happened.ClassTaught: lambda e: self._tell(e.words, teachings=e.teachings),
             happened.TeachingUndone: lambda e: self._tell("the last teaching was taken back", teachings=e.teachings),
             happened.WentBack: lambda e: self._tell(f"went back to {e.to}: {e.segments} segments"),
             happened.AnswersJudged: self._judge,
@@ -148,11 +148,6 @@ class Board(Listener):
             self._decisions.append({"update": event.number, "segment": event.segment, "accepted": verdict.accepted,
                                     "reason": verdict.reason, **scores})  # fmt: skip
         self._set(guard_pause=event.pause)
-
-    def _taught(self, event: happened.ClassTaught) -> None:
-        what = f"{event.frames} frame{'s' * (event.frames > 1)} of {event.name!r}"
-        words = f"not taught {what}: that {event.refused}" if event.refused else f"taught {what}"
-        self._tell(words, teachings=event.teachings)
 
     def _judge(self, event: happened.AnswersJudged) -> None:
         self._judged[0] += event.frames * event.right

@@ -94,7 +94,7 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     if options.no_learn:
         kind, recipe = Frozen, replace(Frozen.RECIPE, segment=recipe.segment)
     whole = options.bundle.resolve()
-    directory = options.state if options.state is not None else whole.with_name(whole.name + "-state")
+    directory = options.state if options.state is not None else whole.with_name(whole.name + states.SUFFIX)
     unwritable, unlocked = states.hold(directory) if not options.no_learn else (None, None)
     opened = open_access(options.page, directory, options.page_tls) if options.page is not None else None
     name, choice = options.engine, None
@@ -147,8 +147,6 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
         learner.interrupted()  # another stream, or the same one after a while
     if isinstance(guarded, Guarded) and restored is not None and "guard" not in restored.values:
         bus.emit(StateJudged(learner.retrains, guarded.vet()))  # what was learned without a guard
-    recent = Recent()
-    bus.add(recent)
     saver = Saver(directory, bundle, options.save_every, bus, bool(unwritable), None if passed_over else restored)
     run = Run(
         *(bundle, engine, source, guarded, saver, scorer, Resources(options.limits, bus), bus),
@@ -156,10 +154,12 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
         started=started,
         reopen=reopen,
     )
-    control = Control(run, directory, recent)
+    control, taught = Control(run, directory, recent := Recent()), not options.no_learn and not unwritable
+    if opened is not None or taught:  # else nobody can ask for what was seen
+        bus.add(recent)
     if opened is not None:
         bus.add(Page(control, *opened, title=options.bundle.name, engine=engine.name, bus=bus))
-    if not options.no_learn and not unwritable:
+    if taught:
         bus.add(Door(directory, control, bus))
     return run, behind
 

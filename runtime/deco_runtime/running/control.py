@@ -13,7 +13,7 @@ import numpy as np
 
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.learning.guard import Unguarded
-from deco_runtime.learning.learner import Learner
+from deco_runtime.learning.learner import Learner, joined
 from deco_runtime.learning.taught import checked
 from deco_runtime.names import canonical
 from deco_runtime.running.recent import Recent
@@ -158,8 +158,7 @@ class Control:
 
 def observed_in(learner: Learner, pixels: Pixels, bundle: Bundle) -> Observed:
     """What a learner sees in images (n, size, size, 3) uint8 as the bundle's network takes them."""
-    parts = [learner.observe(x) for x in normalised(pixels, bundle.preprocessing, lambda: None)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return joined([learner.observe(x) for x in normalised(pixels, bundle.preprocessing, lambda: None)])
 
 
 def taught(

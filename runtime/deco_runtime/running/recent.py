@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deco_runtime.errors import UsageError
+from deco_runtime.learning.learner import joined
 from deco_runtime.telemetry import happenings as happened
 from deco_runtime.telemetry.bus import Hears, Listener
 from deco_runtime.types import Ints, Observed, Pixels
@@ -99,8 +100,7 @@ class Recent(Listener):
         chosen = [each for each in self.frames() if each.number in wanted]
         if not chosen:
             raise UsageError("expected frames of the last minutes, but found none of these; choose later ones")
-        found = {name: np.concatenate([each.observed[name] for each in chosen]) for name in chosen[0].observed}
-        return found, np.array([each.take for each in chosen], np.int64)
+        return joined([each.observed for each in chosen]), np.array([each.take for each in chosen], np.int64)
 
 
 def _alike(one: Observed, other: Observed) -> bool:

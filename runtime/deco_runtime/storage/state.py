@@ -31,9 +31,9 @@ from deco_runtime.storage.lock import lock
 from deco_runtime.storage.untrusted import ALWAYS_FINE, parse_json, read_bytes, read_npz
 
 SCHEMA = 6
+SUFFIX = "-state"
+"""Behind the name of a bundle: the directory of its state, unless another one is asked for."""
 CURRENT, PREVIOUS = "learned.deco", "learned.previous.deco"
-MOST_UNKNOWN = 512 << 20
-"""Bytes of a state file whose bundle is not known."""
 NOT_OF_FOLDERS = {errno.EINVAL, errno.EBADF, errno.ENOSYS, getattr(errno, "ENOTSUP", errno.ENOSYS)}
 """What some disks say that cannot flush a folder, such as those of the network; the file itself is on the disk then."""
 
@@ -200,16 +200,6 @@ def load(
             "move the directory away to start anew"
         )
     return None, None
-
-
-def recipe_of(directory: Path) -> str | None:
-    """The name of the recipe that the state in a directory was learned by; None where there is none, or none that can
-    be read without its bundle."""
-    for name in (CURRENT, PREVIOUS):
-        with contextlib.suppress(Exception):  # `load` says what is wrong with it
-            arrays = read_npz(io.BytesIO(_payload(directory / name, MOST_UNKNOWN)), ("meta",))
-            return str(parse_json(arrays["meta"].tobytes())["recipe"])
-    return None
 
 
 def _read(path: Path, bundle: Bundle, fresh: Unguarded) -> LearnedState:

@@ -232,6 +232,16 @@ class ClassTaught:
     classes: tuple[str, ...]
     teachings: int
 
+    @property
+    def what(self) -> str:
+        """The frames, for people."""
+        return f"{self.frames} frame{'s' * (self.frames > 1)} of {'the new class ' * self.new}{self.name!r}"
+
+    @property
+    def words(self) -> str:
+        """What came of it, in one line."""
+        return f"not taught {self.what}: that {self.refused}" if self.refused else f"taught {self.what}"
+
 
 @dataclass(frozen=True)
 class TeachingUndone:

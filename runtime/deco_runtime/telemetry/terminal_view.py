@@ -51,7 +51,7 @@ class View(Listener):
             happened.PauseOver: lambda _: self._line("the pause is over: learning goes on"),
             happened.ModelScored: self._model_scored,
             happened.Page: lambda event: self._console.print(f"page: {event.address}", soft_wrap=True, markup=False),
-            happened.ClassTaught: self._class_taught,
+            happened.ClassTaught: lambda event: self._line(event.words),
             happened.TeachingUndone: lambda _: self._line("the last teaching was taken back"),
             happened.LearningHeld: self._learning_held,
             happened.WentBack: lambda event: self._line(f"went back to {event.to}: {event.segments} segments"),
@@ -174,10 +174,6 @@ class View(Listener):
         deployed, frozen = f"{event.deployed:.1%}", f"{event.frozen:.1%}"
         self._show(test_accuracy=f"deployed {deployed}, never updated {frozen}")
         self._line(f"{event.when}: deployed model {deployed}, never updated {frozen}")
-
-    def _class_taught(self, event: happened.ClassTaught) -> None:
-        what = f"{event.frames} frame{'s' * (event.frames > 1)} of {'the new class ' * event.new}{event.name!r}"
-        self._line(f"not taught {what}: that {event.refused}" if event.refused else f"taught {what}")
 
     def _learning_held(self, event: happened.LearningHeld) -> None:
         self._show(learning="paused by a person" if event.held else "resumed by a person")
