@@ -19,12 +19,13 @@ from deco_runtime.engines.golden import golden_check  # noqa: E402
 from deco_runtime.engines.registry import engines, open_engine  # noqa: E402
 from deco_runtime.errors import UsageError  # noqa: E402
 from deco_runtime.learning import registry  # noqa: E402
-from deco_runtime.learning.buffer import initial  # noqa: E402
+from deco_runtime.learning.buffer import CondensedBuffer, initial, joined  # noqa: E402
 from deco_runtime.learning.deco import Deco  # noqa: E402
 from deco_runtime.learning.frozen import Frozen  # noqa: E402
 from deco_runtime.learning.guard import Unguarded  # noqa: E402
 from deco_runtime.learning.hyperparameters import Hyperparameters  # noqa: E402
 from deco_runtime.learning.random_model import MASKED, SPARE, draw_model, layers, spares  # noqa: E402
+from deco_runtime.learning.retrain import retrain  # noqa: E402
 from deco_runtime.learning.vote import pseudo_label  # noqa: E402
 from deco_runtime.running.assemble import open_guard  # noqa: E402
 from deco_runtime.running.control import observed_in, taught, undone  # noqa: E402
@@ -227,6 +228,84 @@ def test_a_new_class_is_taught_to_the_papers_recipe_and_undone(
     teach(once, bundle, "box", seen(learner, bundle, 0))
     undone(once, bundle.classes)
     assert {**everything(once), "guard_best": 0} == {**start, "guard_best": 0}
+
+
+def images_of(it: Deco, c: int) -> Any:
+    """The condensed images of a class and their momentum."""
+    its = it.memory.part(it.memory.y_syn == c)
+    return its.x_syn.tobytes(), its.velocity.tobytes()
+
+
+def test_a_new_class_gets_condensed_images(bundle: Bundle, runs_on: Engine) -> None:
+    """Those that Algorithm 1 makes of its frames, at models in which it has an output like every class."""
+    it, by_hand = (Unguarded(opened(bundle, runs_on)) for _ in range(2))
+    learner: Any = it.learner
+    before, frames = learner.memory, seen(learner, bundle, 0)
+    teach(it, bundle, "box", frames)
+    frames = frames["x"][~learner.taught.guards]
+    assert learner.memory.y_syn.tolist() == [*before.y_syn, 10, 10]
+    np.testing.assert_array_equal(learner.memory.x_syn[:-2], before.x_syn)
+
+    other: Any = by_hand.learner
+    other.classes, other.rng = 11, np.random.default_rng(0)
+    images = CondensedBuffer.start(frames[:2], np.array([10, 10]))
+    other.memory = joined([before, images])
+    other.memory = other.condense(frames, np.full(8, 10), np.ones(8, np.float32), lambda: None).buffer
+    np.testing.assert_array_equal(learner.memory.x_syn, other.memory.x_syn)
+    assert np.abs(learner.memory.x_syn[-2:] - frames[:2]).max() > 1e-3
+
+    models = [learner.random_model() for _ in range(50)]
+    weight, bias = bundle.parameters[-2:]
+    drawn = np.array([m[weight.offset : weight.offset + bundle.features] for m in models])
+    assert np.abs(drawn).max() <= bundle.features**-0.5  # as torch.nn.Linear has them
+    assert drawn.std() == pytest.approx((3 * bundle.features) ** -0.5, rel=0.05)
+    assert all(m[bias.offset] > -1 and m[bias.offset + 1] == MASKED for m in models)
+    assert not any(m[weight.offset + bundle.features : bias.offset].any() for m in models)
+
+
+def test_the_stream_moves_the_images_of_a_new_class(bundle: Bundle, runs_on: Engine) -> None:
+    """Frames that are answered so, and no others; θ without what people said does not see them."""
+    it = Unguarded(opened(bundle, runs_on))
+    learner: Any = it.learner
+    teach(it, bundle, "box", seen(learner, bundle, 0))
+    digits, _ = digits_of(learner, bundle)
+    taught_as, of_three = images_of(learner, 10), images_of(learner, 3)
+    only = {"x": digits["x"][:40]}
+    it.learn(Segment(only, np.full(40, 3), np.ones(40, np.float32), np.full(40, -1)))
+    assert images_of(learner, 10) == taught_as
+    assert images_of(learner, 3) != of_three
+    of_three = images_of(learner, 3)
+    it.learn(Segment(seen(learner, bundle, 100, 40), np.full(40, 10), np.ones(40, np.float32), np.full(40, -1)))
+    assert images_of(learner, 10) != taught_as
+    assert images_of(learner, 3) == of_three
+    draws, own = np.random.default_rng(), learner.memory.part(learner.memory.y_syn < 10)
+    draws.bit_generator.state = learner.rng.bit_generator.state
+    expected, _ = retrain(runs_on, learner.untaught(learner.model), own, 12, learner.recipe, draws)
+    it.retrain()
+    np.testing.assert_array_equal(learner.untaught(learner.model), learner.masked(expected))
+
+
+def test_images_of_a_new_class_begin_anew_with_what_is_said_of_it(bundle: Bundle, runs_on: Engine) -> None:
+    """Not with what is said of others. Undone, they are made of what is left, and nothing is left of what was voted."""
+    it = open_guard(bundle, opened(bundle, runs_on))[0]
+    learner: Any = it.learner
+    steps = []
+    for name, first in (("box", 0), ("cross", 300), ("box", 20)):
+        frames = seen(learner, bundle, first) if name == "box" else {"x": -seen(learner, bundle, first)["x"]}
+        assert teach(it, bundle, name, frames).refused is None
+        steps.append(images_of(learner, 10))
+    assert steps[0] == steps[1] != steps[2]
+    it.learn(Segment(seen(learner, bundle, 100, 40), np.full(40, 10), np.ones(40, np.float32), np.full(40, -1)))
+    found = [images_of(learner, 10)]
+    for left in (12, 11, 10):
+        undone(it, bundle.classes)
+        found.append(images_of(learner, 10))
+        assert learner.memory.y_syn.max() + 1 == left
+        assert it.kept.memory.y_syn.tolist() == learner.memory.y_syn.tolist()  # type: ignore[attr-defined]
+    assert found[0] != found[1] == found[2]
+    start = initial(bundle)
+    np.testing.assert_array_equal(it.kept.memory.x_syn, start.x_syn)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(learner.memory.x_syn, start.x_syn)
 
 
 def test_a_backbone_has_no_spare_outputs(tmp_path: Path) -> None:

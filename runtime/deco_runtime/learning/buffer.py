@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from deco_runtime.errors import BundleError
 from deco_runtime.learning.origin import Bundle
-from deco_runtime.types import Floats, Ints
+from deco_runtime.types import Bools, Floats, Ints
 
 FILE = "buffer.npz"
 """Of the bundle, where any images were condensed: x_syn (n, …) float32, y_syn (n,) int64."""
@@ -32,10 +33,20 @@ class CondensedBuffer:
         """A buffer of these images with its optimizer at rest."""
         return cls(x, y, np.zeros_like(x))
 
+    def part(self, which: Bools) -> CondensedBuffer:
+        """Of these images (n,) only."""
+        return CondensedBuffer(self.x_syn[which], self.y_syn[which], self.velocity[which])
+
     @property
     def ipc(self) -> int:
         """Images per class."""
         return int(np.bincount(self.y_syn).max())
+
+
+def joined(parts: Sequence[CondensedBuffer]) -> CondensedBuffer:
+    """All images of these, of which there is at least one."""
+    arrays = zip(*((each.x_syn, each.y_syn, each.velocity) for each in parts), strict=True)
+    return CondensedBuffer(*(np.concatenate(each) for each in arrays))
 
 
 def initial(bundle: Bundle) -> CondensedBuffer:

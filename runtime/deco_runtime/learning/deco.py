@@ -57,9 +57,8 @@ class Deco(ReplayLearner):
         """One turn of the loop over I_t, up to the update of θ."""
         active = vote(segment, self.classes, self.recipe)  # C_t^A of eq:filter, I_t^A of eq:active
         done = Condensed(self.memory)
-        some = active.y < self.bundle_classes  # of those that people added there are no images in S
-        if some.any():
-            done = self.condense(segment.observed["x"][active.index[some]], active.y[some], active.w[some], check)
+        if len(active):
+            done = self.condense(segment.observed["x"][active.index], active.y, active.w, check)
         return done.buffer, SegmentReport(
             active=active.classes.tolist(),
             kept=len(active) / max(len(segment), 1),
@@ -87,7 +86,7 @@ class Deco(ReplayLearner):
 
     def random_model(self) -> Floats:
         """θ̃ (P,), a fresh one at each call."""
-        return draw_model(self.parameters, self.rng)
+        return draw_model(self.parameters, self.rng, self.classes - self.bundle_classes)
 
     def iterate(self, work: Condensation, theta: Floats) -> None:
         """Match at the random model θ̃ = theta, contrast, and update S; a step that is not finite is dropped."""
@@ -110,9 +109,12 @@ class Deco(ReplayLearner):
         """L_cont of eq:contrast over S, and its gradient on the active images x_syn (a, C, H, W)."""
         theta = self.deployed(self.model)
         work.z[work.active] = self.engine.predict(theta, x_syn)[1]  # z' = f_θ(x'); the others have not moved
-        negative = formulas.draw_negative_classes(work.y_syn, self.bundle_classes, self.rng)  # c_i^neg
+        negative = formulas.draw_negative_classes(work.y_syn, self.classes, self.rng)  # c_i^neg
         loss, d_z = formulas.contrastive_loss(work.z, work.buffer.y_syn, work.active, negative, self.recipe.temperature)
         return loss, self.engine.feature_gradient(theta, x_syn, d_z[work.active])
+
+    def taken_in(self, x: Floats, y: Ints, check: Check) -> CondensedBuffer:
+        return self.condense(x, y, np.ones(len(y), np.float32), check).buffer
 
     def step(self, segment: Segment) -> tuple[str, Callable[[], object]]:
         work = self.begin(segment.observed["x"], segment.pseudo, segment.confidence)
@@ -120,12 +122,12 @@ class Deco(ReplayLearner):
 
     @property
     def _contrasts(self) -> bool:
-        return self.recipe.alpha > 0 and self.bundle_classes > 1
+        return self.recipe.alpha > 0 and self.classes > 1
 
     def solve(self, check: Check) -> tuple[Floats, list[float]]:
         """θ ← opt_θ(θ, S), and what people said on top of that."""
-        theta = self.untaught(self.model)
-        theta, losses = retrain(self.engine, theta, self.memory, self.outputs, self.recipe, self.rng, check)
+        theta, own = self.untaught(self.model), self.reshaped(self.memory, self.bundle_classes)
+        theta, losses = retrain(self.engine, theta, own, self.outputs, self.recipe, self.rng, check)
         return self.with_taught(self.masked(theta), check), losses
 
 

@@ -40,7 +40,7 @@ KINDS = ("uniform", "normal", "constant")
 
 SPARE = "spare.weight", "spare.bias"
 """Names of the last two parameters of a model with outputs for classes to come, (N, F) and (N,). Every fresh model has
-them masked, so that nothing else is other than without."""
+them masked but those of classes that people added, so that nothing else is other than without."""
 MASKED = -300.0
 """Bias of a masked output: its probability is 0 in float32, and so are all gradients. No lower, since golden logits are
 compared in parts of the largest."""
@@ -51,17 +51,30 @@ def spares(parameters: Sequence[Parameter]) -> int:
     return parameters[-1].size if tuple(p.name for p in parameters[-2:]) == SPARE else 0
 
 
-def draw_model(parameters: Sequence[Parameter], rng: np.random.Generator) -> Floats:
-    """A random θ̃ (P,) float32; the same generator state gives the same model on every machine."""
+def draw_model(parameters: Sequence[Parameter], rng: np.random.Generator, added: int = 0) -> Floats:
+    """A random θ̃ (P,) float32; the same generator state gives the same model on every machine.
+
+    added: how many spare outputs are drawn too, as those of the last layer are, in place of being masked.
+    """
     theta = np.empty(sum(p.size for p in parameters), np.float32)
     for p in parameters:
-        if p.kind == "uniform":
-            theta[p.slice] = p.a + (p.b - p.a) * rng.random(p.size, np.float32)
-        elif p.kind == "normal":
-            theta[p.slice] = p.a + p.b * rng.standard_normal(p.size, np.float32)
-        else:
-            theta[p.slice] = p.a
+        theta[p.slice] = _drawn(p, p.size, rng)
+    for p in parameters[-2:] if added else ():
+        like = next((q for q in reversed(parameters[:-2]) if q.shape[1:] == p.shape[1:]), None)
+        size = added * (p.size // p.shape[0])
+        theta[p.offset : p.offset + size] = 0.0 if like is None else _drawn(like, size, rng)
     return theta
+
+
+def _drawn(p: Parameter, size: int, rng: np.random.Generator) -> Floats | float:
+    """So many fresh values like those of p."""
+    if p.kind == "uniform":
+        uniform: Floats = p.a + (p.b - p.a) * rng.random(size, np.float32)
+        return uniform
+    if p.kind == "normal":
+        normal: Floats = p.a + p.b * rng.standard_normal(size, np.float32)
+        return normal
+    return p.a
 
 
 def layers(parameters: Sequence[Parameter]) -> list[slice]:

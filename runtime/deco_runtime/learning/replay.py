@@ -1,7 +1,8 @@
 """A learner that retrains the whole model on a buffer of labelled images, however it keeps that.
 
-What people said of frames of the bundle's classes is trained on beside the buffer, on top of every update, and never
-gets into what the next update starts from: so it outlasts an update that is taken back, and can be undone exactly.
+What people said is trained on beside the buffer, on top of every update, and never gets into what the next update
+starts from: so it outlasts an update that is taken back, and can be undone exactly. A class that people added has
+images in the buffer too, which start as its frames.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class ReplayLearner(Learner):
         super().__init__(engine, theta, buffer, classes, recipe, rng)
         self.parameters, self._start = parameters, theta
         self.spare = spares(parameters)
+        self._begun: list[int] = []  # classes that people added, whose images are still their frames
         self.outputs = classes + self.spare
 
     @classmethod
@@ -103,7 +105,28 @@ class ReplayLearner(Learner):
             )
         if len(taught) and {name: x.shape[1:] for name, x in taught.observed.items()} != {"x": self._shape}:
             raise ValueError("its taught frames do not fit the bundle")
+        added = range(self.bundle_classes, self.bundle_classes + len(taught.classes))
+        self._begun = [c for c in added if not np.array_equal(frames_of(taught, c), frames_of(self.taught, c))]
         self.taught, self.classes = taught, self.bundle_classes + len(taught.classes)
+        begun = np.isin(self.memory.y_syn, self._begun)
+        self.memory = self.memory.part(~begun) if begun.any() else self.memory
+        self.memory = self.reshaped(self.memory, self.classes)
+
+    def reshaped(self, memory: CondensedBuffer, classes: int) -> CondensedBuffer:
+        """With images of just the classes below `classes`. Those of an added class that the memory lacks, or that was
+        taught anew since, are those of the learner's own memory, or frames of what people said."""
+        if classes == self.bundle_classes and memory.y_syn.max(initial=-1) < classes:
+            return memory
+        made = [memory.part(memory.y_syn < self.bundle_classes)]
+        for c in range(self.bundle_classes, classes):
+            its, own = (each.part(each.y_syn == c) for each in (memory, self.memory))
+            its = own if c in self._begun or not len(its.y_syn) else its
+            if not len(its.y_syn):
+                frames, ipc = frames_of(self.taught, c), made[0].ipc
+                x = frames[np.arange(ipc) % len(frames)] if len(frames) else np.zeros((ipc, *self._shape), np.float32)
+                its = CondensedBuffer.start(x, np.full(ipc, c))
+            made.append(its)
+        return buffers.joined(made)
 
     def masked(self, theta: Floats, but: int = 0) -> Floats:
         """θ (P,) with its spare outputs as they were at the start, which weight decay would unmask over the years; the
@@ -121,6 +144,14 @@ class ReplayLearner(Learner):
         return np.append(self._start, self._start) if len(self.taught) else self._start
 
     def retaught(self, check: Check) -> Floats:
+        said = [(frames_of(self.taught, c), c) for c in self._begun]
+        if said:
+            x, y = np.concatenate([x for x, _ in said]), np.repeat([c for _, c in said], [len(x) for x, _ in said])
+            own, self.rng = self.rng, np.random.default_rng(0)  # it goes on as if nobody had said anything
+            try:
+                self.memory = self.taken_in(x, y, check)
+            finally:
+                self.rng = own
         return self.with_taught(self.untaught(self.model), check)
 
     def with_taught(self, theta: Floats, check: Check) -> Floats:
@@ -144,6 +175,10 @@ class ReplayLearner(Learner):
         )
         return np.append(told, theta)
 
+    def taken_in(self, x: Floats, y: Ints, check: Check) -> CondensedBuffer:
+        """The buffer with frames x (m, …) in it that show classes y (m,) for certain; m ≥ 1."""
+        return self.memory
+
     @property
     def _shape(self) -> tuple[int, ...]:
         return self.memory.x_syn.shape[1:]
@@ -151,3 +186,8 @@ class ReplayLearner(Learner):
     def evaluate_memory(self, model: Floats, memory: CondensedBuffer, check: Check) -> tuple[Floats, Ints]:
         """The buffer's images, and what they stand for."""
         return self._logits(model, memory.x_syn, check), memory.y_syn
+
+
+def frames_of(taught: Taught, c: int) -> Floats:
+    """Frames (m, …) of this class that are learned from."""
+    return taught.part((taught.labels == c) & ~taught.guards)[0].get("x", np.zeros(0, np.float32))
