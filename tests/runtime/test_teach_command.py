@@ -245,6 +245,7 @@ def test_what_was_learned_without_a_guard_is_still_judged_by_the_next_run(
         (2, "expected --undo alone", ["--undo", "--images", "{shown}"]),
         (2, "expected a class's name of 1 to 100 printable characters", ["--class", "   ", "--images", "{shown}"]),
         (2, "expected a class's name of 1 to 100 printable characters", ["--class", "", "--images", "{shown}"]),
+        (2, "expected a class's name of 1 to 100 printable characters", ["--class", " ", "--images", "{tmp}/no"]),
         (2, "'a\\n\\x1b[2J'", ["--class", "a\n\x1b[2J", "--images", "{shown}"]),
         (2, "expected a class's name of 1 to 100 printable characters", ["--class", "\udce9", "--images", "{shown}"]),
         (2, "expected a class's name of 1 to 100 printable characters", ["--class", "x" * 101, "--images", "{shown}"]),

@@ -54,8 +54,12 @@ def teach(
             f"expected --class and one of --images, --video and --last, but found {len(given)} of these"
             f"{'' if name is not None else ' and no --class'}; say what shows it"
         )
+    from deco_runtime.learning.taught import checked
+    from deco_runtime.names import canonical
     from deco_runtime.running import door
 
+    if name is not None:
+        checked(canonical(name))  # before thousands of pictures are read
     hello = door.ask(state, {"do": "hello"})
     if hello is not None:
         told = _through_the_run(state, Path(hello["bundle"]), name, images, video, last, undo)
