@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import deco_runtime.running.assemble  # noqa: F401  (what deco-run loads: OpenCV, the sources, the view)
+from deco_runtime.engines import providers
 from deco_runtime.engines.packages import check_runtime
 from deco_runtime.engines.registry import by_preference, open_engine
 from deco_runtime.host.machine import peak_memory_mb
@@ -19,12 +20,13 @@ from deco_benchmarks.bench.jobs import Progress
 
 
 def usable_engines(path: Path, progress: Progress) -> dict[str, Any]:
-    """Engines that can run the bundle here, the preferred one first, and why the others cannot."""
+    """Engines that can run the bundle here, the preferred one first and those on providers last, and why the others
+    cannot."""
     check_runtime()
     bundle = open_bundle(path)
     reasons = by_preference(bundle)
     return {
-        "usable": [name for name, reason in reasons.items() if reason is None],
+        "usable": [name for name, reason in reasons.items() if reason is None] + providers.timed(),
         "unusable": {name: reason for name, reason in reasons.items() if reason is not None},
     }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from deco_runtime import sources
+from deco_runtime.commands.provider_option import provider_option
 from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.view_options import view_options
 from deco_runtime.engine import PRECISIONS
@@ -50,6 +51,7 @@ def options() -> list[click.Parameter]:
             type=click.Choice(["auto", *sorted(engines())]),
             help="Who does the arithmetic; auto times those that are installed, once, and takes the fastest.",
         ),
+        provider_option(),
         click.Option(
             ["--precision"],
             default="fp32",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deco_runtime.engine import EXACT, REPRESENTATION, TRUNK, Engine
+from deco_runtime.engines.providers import typed
 from deco_runtime.errors import BundleError, DecoError, first_line
 from deco_runtime.types import Floats
 
@@ -105,8 +106,8 @@ def golden_check(bundle: Bundle, engine: Engine, graph: str) -> str | None:
             words = f"is off by {found.error:.1e} of the largest"
         return (
             f"expected the graph {each} of {bundle.path} to give its golden values on this machine, but with --engine "
-            f"{engine.name} it {words}; see deco-doctor --bundle {bundle.path}, and try another --engine or version of "
-            "its runtime"
+            f"{typed(engine.name)} it {words}; see deco-doctor --bundle {bundle.path}, and try another --engine or "
+            "version of its runtime"
         )
     return None
 

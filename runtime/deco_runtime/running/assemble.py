@@ -14,6 +14,7 @@ import numpy as np
 from deco_runtime import sources
 from deco_runtime.engines.autoselect import fastest
 from deco_runtime.engines.golden import golden_check
+from deco_runtime.engines.providers import PORTABLE, left_to_the_cpu, on
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.host.threads import limit_threads
@@ -65,6 +66,7 @@ class Options:
     save_every: int
     no_learn: bool = False
     guard: bool = True
+    provider: str = "auto"
     order: sources.Order = "stc"
     labels: Path | None = None
     threads: int | None = None
@@ -97,9 +99,10 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     directory = options.state if options.state is not None else whole.with_name(whole.name + states.SUFFIX)
     unwritable, unlocked = states.hold(directory) if not options.no_learn else (None, None)
     opened = open_access(options.page, directory, options.page_tls) if options.page is not None else None
-    name, choice = options.engine, None
-    if name == "auto" and not options.no_learn:  # predictions alone are not worth the seconds of a timing
-        name, choice = fastest(bundle, directory, kind.GRAPH, options.precision)
+    name, choice = on(options.engine, options.provider), None
+    free = options.provider == "auto" and name in ("auto", PORTABLE)
+    if free and not options.no_learn:  # predictions alone are not worth the seconds of a timing
+        name, choice = fastest(bundle, directory, kind.GRAPH, options.precision, name)
     engine = open_engine(bundle, name, options.precision)
     kind.check_engine(bundle, engine, recipe)
     if (complaint := golden_check(bundle, engine, kind.GRAPH)) is not None:
@@ -107,6 +110,8 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     bus = Bus(View(f"{options.bundle.name} on {engine.name}"))
     if choice:
         bus.emit(Said(choice))
+    if left := left_to_the_cpu(engine):
+        bus.emit(Said(left[0], "warning" if left[1] else "note"))
     for words in filter(None, (unwritable, unlocked)):
         bus.emit(Said(words, "warning"))
     bus.add(EventLog(options.events))  # behind those words, since it may say that it cannot be written
