@@ -21,7 +21,7 @@ from deco_runtime import sources
 from deco_runtime.commands.run_options import options
 from deco_runtime.commands.terminal import exit_with, interrupted, on_signals
 from deco_runtime.commands.view_options import views
-from deco_runtime.engines.providers import on
+from deco_runtime.engines.providers import TENSORRT, on
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.running.limits import Limits
 from deco_runtime.telemetry.console import tell
@@ -69,8 +69,9 @@ def deco_run(**values: Any) -> int:
         raise UsageError(
             "expected --labels beside --video FILE, whose frames it numbers, but found another source; leave it out"
         )
+    half = values["precision"] == "fp16" and values["provider"] == TENSORRT  # predictions, not gradients
     for option in ("engine", "provider"):
-        if values["precision"] != "fp32" and values[option] != "auto":
+        if values["precision"] != "fp32" and values[option] != "auto" and not half:
             raise UsageError(
                 f"expected --{option} auto beside --precision {values['precision']}, but found --{option} "
                 f"{values[option]}; leave one of them out"

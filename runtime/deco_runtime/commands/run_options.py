@@ -58,7 +58,7 @@ def options() -> list[click.Parameter]:
             show_default=True,
             type=click.Choice(PRECISIONS),
             help="Of the gradients of --recipe paper. bf16 and fp16 need OpenVINO, --set gradient=exact and a "
-            "processor that has them.",
+            "processor that has them. With --provider tensorrt, fp16 is that of predictions instead.",
         ),
         click.Option(
             ["--recipe"],

@@ -16,6 +16,8 @@ BUNDLE_S = 120.0
 """Seconds for reading and hashing the bundle."""
 GRAPH_S = 180.0
 """Seconds for opening one graph and running it twice; OpenVINO compiles a large one for most of a minute on a board."""
+BUILD_S = 1800.0
+"""The same where TensorRT first builds an engine."""
 
 
 def findings(path: Path, broken: Collection[str], provider: str = "auto") -> Iterator[Finding]:
@@ -50,7 +52,8 @@ def findings(path: Path, broken: Collection[str], provider: str = "auto") -> Ite
 def _engine(path: Path, engine: str, graphs: list[str], broken: Level) -> Iterator[Finding]:
     remaining = list(graphs)
     while remaining:  # a graph that kills its process must not keep the others from being tried
-        report = run_job(f"{__name__}:run_graphs", GRAPH_S, path=str(path), engine=engine, graphs=remaining)
+        limit = BUILD_S if engine.endswith("/tensorrt") else GRAPH_S
+        report = run_job(f"{__name__}:run_graphs", limit, path=str(path), engine=engine, graphs=remaining)
         for answer in report.answers:
             if "starting" not in answer:
                 yield _graph(engine, answer, broken)

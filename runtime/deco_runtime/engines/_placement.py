@@ -15,7 +15,7 @@ SHOWN = 4
 @dataclass(frozen=True)
 class Placement:
     """Of one graph. elsewhere: nodes that the provider computes, a fused part counting as one. on_cpu: nodes on the
-    CPU by operator. reason: why the provider could not open the graph at all, "" where it could."""
+    CPU by operator. reason: why the provider that was asked for could not open the graph, "" where it could."""
 
     elsewhere: int
     on_cpu: Counter[str] = field(default_factory=Counter)
@@ -31,19 +31,21 @@ class Placement:
         """What the CPU computes, operators the most frequent first; "" for nothing."""
         if self.idle:
             return "all of it" + (f" ({self.reason})" if self.reason else "")
+        if self.reason:
+            return f"what a provider behind it does not, since it fails with: {self.reason}"
         most = self.on_cpu.most_common(SHOWN)
         rest = sum(self.on_cpu.values()) - sum(count for _, count in most)
         return ", ".join([f"{count} {name}" for name, count in most] + [f"{rest} others"] * bool(rest))
 
 
-def read(events: Iterable[Mapping[str, Any]]) -> Placement:
+def read(events: Iterable[Mapping[str, Any]], reason: str = "") -> Placement:
     """What ONNX Runtime's profile says, a JSON array of events; each node counts once, however often it ran."""
     nodes = {}
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             nodes[event["name"]] = (event["args"]["provider"], event["args"]["op_name"])
     elsewhere = sum(provider != CPU for provider, _ in nodes.values())
-    return Placement(elsewhere, Counter(name for provider, name in nodes.values() if provider == CPU))
+    return Placement(elsewhere, Counter(name for provider, name in nodes.values() if provider == CPU), reason)
 
 
 def told(engine: str, placed: Mapping[str, Placement]) -> tuple[str, bool] | None:

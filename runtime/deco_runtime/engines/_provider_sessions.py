@@ -41,29 +41,37 @@ class ProviderEngine(SessionEngine):
         super().__init__(name, graphs)
         self._provider = provider
         self.placed: dict[str, Placement] = {}
+        self._failed: dict[str, str] = {}
         self._profiled: dict[str, tempfile.TemporaryDirectory[str]] = {}
         # Some, as DirectML, allow one call at a time of a session, and a device has one queue anyway.
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
-    def _options(self, graph: str, model: bytes) -> list[tuple[str, dict[str, str]]]:
+    def _providers(self, graph: str, model: bytes) -> list[tuple[str, dict[str, str]]]:
         """The providers of a graph's session and their options, without the CPU."""
         given = {key: value.replace(THREADS, str(threads())) for key, value in self._provider.options.items()}
         return [(self._provider.full, given)]
 
+    def _session_options(self, graph: str) -> onnxruntime.SessionOptions:
+        return session_options()
+
     def _open(self, graph: str, model: bytes) -> onnxruntime.InferenceSession:
-        options, scratch = session_options(), None
+        options, scratch = self._session_options(graph), None
         with contextlib.suppress(OSError):  # no place for a file: what falls back stays unknown
             scratch = tempfile.TemporaryDirectory(prefix="deco-profile-")
             options.enable_profiling, options.profile_file_prefix = True, str(Path(scratch.name) / "run")
-        try:
-            providers: list[Any] = [*self._options(graph, model), CPU]
-            # Its own fall-back prints to standard output, which is not for that, and versions before 1.20 insist on it.
-            with contextlib.redirect_stdout(sys.stderr):
-                session = onnxruntime.InferenceSession(model, options, providers, enable_fallback=0)
-            session.disable_fallback()
-        except Exception as error:  # of a library that is not there, a device, a compiler: classes of their own
-            self.placed[graph] = Placement(0, reason=_PLACE.sub("", first_line(error)).rstrip("."))
-            return super()._open(graph, model)
+        providers: list[Any] = self._providers(graph, model)
+        while providers:
+            try:
+                # Its own fall-back prints to standard output, which is not for that; versions before 1.20 insist on it.
+                with contextlib.redirect_stdout(sys.stderr):
+                    session = onnxruntime.InferenceSession(model, options, [*providers, CPU], enable_fallback=0)
+                break
+            except Exception as error:  # of a library that is not there, a device, a compiler: classes of their own
+                self._failed.setdefault(graph, _PLACE.sub("", first_line(error)).rstrip("."))
+                del providers[0]
+        else:
+            session = onnxruntime.InferenceSession(model, options, [CPU])
+        session.disable_fallback()
         if scratch is not None:
             self._profiled[graph] = scratch
         return session
@@ -79,13 +87,13 @@ class ProviderEngine(SessionEngine):
                     f"{first_line(error)}; see to its driver and memory, or use --provider cpu"
                 ) from error
             if (scratch := self._profiled.pop(graph, None)) is not None:
-                self.placed[graph] = _placement(session)
+                self.placed[graph] = _placement(session, self._failed.get(graph, ""))
                 scratch.cleanup()
         return values
 
 
-def _placement(session: onnxruntime.InferenceSession) -> Placement:
-    """Of a session's first run, which its profile ends with."""
+def _placement(session: onnxruntime.InferenceSession, reason: str) -> Placement:
+    """Of a session's first run, which its profile ends with. reason: why its first provider failed, "" if it did not."""
     with contextlib.suppress(OSError, ValueError, KeyError):  # a full disk: nothing is known then, and nothing said
-        return read(json.loads(Path(session.end_profiling()).read_text("utf-8")))
-    return Placement(1)
+        return read(json.loads(Path(session.end_profiling()).read_text("utf-8")), reason)
+    return Placement(0 if reason else 1, reason=reason)

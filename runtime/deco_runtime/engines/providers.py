@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deco_runtime.errors import RuntimeMissingError, UsageError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 PORTABLE = "portable"
 """The engine that has them, by its NAME; its module needs numpy, which deco-doctor's own process must not."""
 CPU = "cpu"
+TENSORRT = "tensorrt"
 SUFFIX = "ExecutionProvider"
 IGNORED = ("AzureExecutionProvider",)
 """Calls of a web service, which stock wheels list; it has none of our operators."""
@@ -47,7 +49,7 @@ PROVIDERS = {
     for each in (
         Provider(CPU, "CPUExecutionProvider", "every onnxruntime"),
         Provider("cuda", "CUDAExecutionProvider", "onnxruntime-gpu", {"use_tf32": "0"}),
-        Provider("tensorrt", "TensorrtExecutionProvider", "onnxruntime-gpu and TensorRT", timed=False),
+        Provider(TENSORRT, "TensorrtExecutionProvider", "onnxruntime-gpu and TensorRT", timed=False),
         Provider(
             "openvino",
             "OpenVINOExecutionProvider",
@@ -131,12 +133,30 @@ def typed(engine: str) -> str:
     return engine.replace("/", " --provider ")
 
 
-def load(root: Root, name: str) -> Engine:
-    """Open the bundle's `graphs/` on the provider of this name, which the installed onnxruntime must offer."""
+def load(root: Root, name: str, answers: str = "fp32", directory: Path | None = None) -> Engine:
+    """Open the bundle's `graphs/` on the provider of this name, which the installed onnxruntime must offer.
+
+    answers: what predictions may be computed in. directory: of learned state, where engines that take minutes to build
+    are kept; None to keep none.
+    """
     from deco_runtime.engines import portable
+
+    chosen, files = provider(name), portable.files(root)
+    if name == TENSORRT:
+        from deco_runtime.engines._engine_cache import FOLDER
+        from deco_runtime.engines._tensorrt import TensorRTEngine
+
+        kept = directory / FOLDER if directory is not None else None
+        return TensorRTEngine(f"{PORTABLE}/{name}", files, chosen, answers, kept)
     from deco_runtime.engines._provider_sessions import ProviderEngine
 
-    return ProviderEngine(f"{PORTABLE}/{name}", portable.files(root), provider(name))
+    return ProviderEngine(f"{PORTABLE}/{name}", files, chosen)
+
+
+def to_build(engine: Engine, graphs: tuple[str, ...]) -> list[str]:
+    """Those of these graphs for which this engine first builds something, which takes minutes."""
+    asked = getattr(engine, "to_build", None)  # of TensorRT's alone
+    return list(asked(graphs)) if asked is not None else []
 
 
 def left_to_the_cpu(engine: Engine) -> tuple[str, bool] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from deco_runtime import engines as package
@@ -50,9 +51,12 @@ def by_preference(bundle: Bundle, precision: str = "fp32") -> dict[str, str | No
     return {module.NAME: module.unusable(bundle) for module in modules if precision == module.PRECISION}
 
 
-def open_engine(bundle: Bundle, name: str = "auto", precision: str = "fp32") -> Engine:
+def open_engine(
+    bundle: Bundle, name: str = "auto", precision: str = "fp32", directory: Path | None = None
+) -> Engine:
     """The engine `name`, or for "auto" the preferred one of this precision that is usable here; "portable/NAME" is
-    portable on a provider.
+    portable on a provider, and precision then what its predictions may be computed in. directory: see
+    `providers.load`.
 
     Raises RuntimeMissingError when the runtime it needs is absent, doubled or unfit, UsageError for an unknown name.
     """
@@ -69,4 +73,4 @@ def open_engine(bundle: Bundle, name: str = "auto", precision: str = "fp32") -> 
     reason = known[name].unusable(bundle)
     if reason is not None:
         raise RuntimeMissingError(reason)
-    return providers.load(bundle.root, provider) if provider else known[name].load(bundle.root)
+    return providers.load(bundle.root, provider, precision, directory) if provider else known[name].load(bundle.root)

@@ -12,9 +12,10 @@ import cv2
 import numpy as np
 
 from deco_runtime import sources
+from deco_runtime.engine import TRUNK
 from deco_runtime.engines.autoselect import fastest
 from deco_runtime.engines.golden import golden_check
-from deco_runtime.engines.providers import PORTABLE, left_to_the_cpu, on
+from deco_runtime.engines.providers import PORTABLE, left_to_the_cpu, on, to_build
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.host.threads import limit_threads
@@ -31,6 +32,7 @@ from deco_runtime.running.control import Control
 from deco_runtime.running.door import Door
 from deco_runtime.running.limits import Limits, Resources
 from deco_runtime.running.loop import Run
+from deco_runtime.running.patience import patience
 from deco_runtime.running.recent import Recent
 from deco_runtime.running.resume import START, Place
 from deco_runtime.running.scoring import Scorer, normalised, read_test_folder
@@ -103,19 +105,21 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     free = options.provider == "auto" and name in ("auto", PORTABLE)
     if free and not options.no_learn:  # predictions alone are not worth the seconds of a timing
         name, choice = fastest(bundle, directory, kind.GRAPH, options.precision, name)
-    engine = open_engine(bundle, name, options.precision)
+    engine = open_engine(bundle, name, options.precision, directory)
     kind.check_engine(bundle, engine, recipe)
-    if (complaint := golden_check(bundle, engine, kind.GRAPH)) is not None:
-        raise BundleError(complaint)
     bus = Bus(View(f"{options.bundle.name} on {engine.name}"))
+    bus.add(Notifier())
     if choice:
         bus.emit(Said(choice))
+    with patience(bus, to_build(engine, (TRUNK, kind.GRAPH))):
+        complaint = golden_check(bundle, engine, kind.GRAPH)
+    if complaint is not None:
+        raise BundleError(complaint)
     if left := left_to_the_cpu(engine):
         bus.emit(Said(left[0], "warning" if left[1] else "note"))
     for words in filter(None, (unwritable, unlocked)):
         bus.emit(Said(words, "warning"))
     bus.add(EventLog(options.events))  # behind those words, since it may say that it cannot be written
-    bus.add(Notifier())
     bus.add(Outputs(options.outputs, options.output_on, options.output_after))
     learner = kind.open(bundle, engine, recipe, np.random.default_rng(options.seed))
     guarded, restored, passed_over = Unguarded(learner), None, None
