@@ -101,14 +101,14 @@ def test_a_session_that_falls_back_whole_is_told_of_and_right(
 
 @pytest.mark.filterwarnings("ignore:Duplicate provider")
 def test_a_graph_that_fails_in_a_run_is_a_sentence(bundle: Bundle) -> None:
-    engine = providers.load(bundle.root, "cpu")
+    engine = providers.load(bundle, "cpu")
     with pytest.raises(RuntimeMissingError, match=r"expected --provider cpu to compute predict, but it fails with: .+"):
         engine.predict(bundle.weights()[1:], bundle.golden(["x"])["x"])
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate provider")
 def test_the_first_run_says_where_each_operator_runs(bundle: Bundle) -> None:
-    engine = providers.load(bundle.root, "cpu")
+    engine = providers.load(bundle, "cpu")
     golden = read_golden(bundle, "weight_gradient")
     assert compare(engine, "weight_gradient", bundle.weights(), golden).agrees
     assert engine.placed["weight_gradient"].idle  # all on the CPU

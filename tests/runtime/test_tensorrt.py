@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from importlib import util
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ import pytest
 from deco_runtime.engine import REPRESENTATION, TRUNK
 from deco_runtime.engines import _engine_cache, providers
 from deco_runtime.engines._engine_cache import LIST, EngineCache, driver, gpu, key
+from deco_runtime.engines._predictor import Predictor
 from deco_runtime.engines._tensorrt import BATCH, TensorRTEngine, plan
+from deco_runtime.engines._weights_inside import WeightsInside, noise
 from deco_runtime.engines.golden import golden_check
 from deco_runtime.engines.portable import files
 from deco_runtime.engines.registry import open_engine
@@ -25,6 +28,7 @@ from deco_runtime.running.patience import patience
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.telemetry.bus import Bus, Hears, Listener
 from deco_runtime.telemetry.happenings import Doing, Said, Stepped
+from deco_runtime.types import Floats
 
 GIVEN = {"tensorrt": "101500", "driver": "580.1", "gpu": "NVIDIA L4", "onnxruntime": "1.24.1", "trt_fp16_enable": "0"}
 
@@ -160,7 +164,7 @@ def test_the_plan(cache: EngineCache) -> None:
 def on_the_cpu(bundle: Bundle, directory: Path | None) -> TensorRTEngine:
     """The engine with the CPU in TensorRT's place, which takes the same sessions."""
     cpu = providers.Provider("tensorrt", "CPUExecutionProvider", "")
-    return TensorRTEngine("portable/tensorrt", files(bundle.root), cpu, "fp32", directory)
+    return TensorRTEngine("portable/tensorrt", bundle, cpu, "fp32", directory)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate provider")
@@ -230,6 +234,114 @@ def test_a_build_that_fails_leaves_no_thread(heard: Heard) -> None:
         _ = 1 / 0
 
 
+class Reopened:
+    """In the place of a refitted engine: a session on the file with θ in it, opened anew for each θ."""
+
+    def __init__(self, weights: WeightsInside, off: float = 0.0) -> None:
+        self.weights, self.fits, self.off = weights, 0, off
+
+    def fit(self, theta: Floats) -> None:
+        self.fits += 1
+        self.session = onnxruntime.InferenceSession(
+            self.weights.with_theta(theta + self.off), providers=["CPUExecutionProvider"]
+        )
+
+    def predict(self, image: Floats) -> tuple[Floats, Floats]:
+        return tuple(self.session.run(["logits", "features"], {"x": image}))
+
+
+@pytest.fixture(scope="module")
+def inside(bundle: Bundle) -> WeightsInside:
+    model = bundle.root.joinpath("inference.onnx").read_bytes()
+    return WeightsInside(model, bundle.weights(), [each.size for each in bundle.parameters])
+
+
+def test_new_weights_are_put_in_the_place_of_the_old_ones(bundle: Bundle, inside: WeightsInside) -> None:
+    """What an engine is refitted with gives the answers that θ as an input gives, without the package onnx."""
+    usual, theta = open_engine(bundle, "portable"), bundle.weights()
+    x = np.random.default_rng(1).standard_normal((3, *bundle.image_shape), np.float32)
+    assert inside.with_theta(theta) == bundle.root.joinpath("inference.onnx").read_bytes()
+    for each in (noise(theta), np.random.default_rng(2).standard_normal(len(theta), np.float32) / 10):
+        session = onnxruntime.InferenceSession(inside.with_theta(each), providers=["CPUExecutionProvider"])
+        for found, right in zip(session.run(["logits", "features"], {"x": x}), usual.predict(each, x), strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-4)
+    assert np.abs(noise(theta) - theta).max() > 0
+
+
+def test_weights_that_are_not_in_the_file(bundle: Bundle) -> None:
+    model, theta = bundle.root.joinpath("inference.onnx").read_bytes(), bundle.weights()
+    sizes = [each.size for each in bundle.parameters]
+    with pytest.raises(ValueError, match=r"^no weights like those of θ from 0 on"):
+        WeightsInside(model, theta + 1, sizes)
+    with pytest.raises(ValueError, match=r"^no weights like those of θ from "):
+        WeightsInside(model, np.concatenate([theta[sizes[0] :], theta[: sizes[0]]]), [*sizes[1:], sizes[0]])
+    with pytest.raises(ValueError, match=r"^(the file is cut short|no weights like|no protobuf at byte)"):
+        WeightsInside(model[: len(model) // 2], theta, sizes)
+    with pytest.raises(ValueError, match=r"^no protobuf at byte 1$"):
+        WeightsInside(b"\x0f", theta, sizes)
+
+
+def test_a_predictor_follows_the_camera_and_nothing_else(bundle: Bundle, inside: WeightsInside) -> None:
+    usual, start = open_engine(bundle, "portable"), bundle.weights()
+    asked: list[int] = []
+    engine = Reopened(inside)
+    predictor = Predictor(engine, lambda theta, x: asked.append(len(x)) or usual.predict(theta, x))
+    predictor.check(start, bundle.image_shape)
+    assert engine.fits == len(asked) == 2  # another θ, and that of the bundle
+    x = np.random.default_rng(3).standard_normal((4, *bundle.image_shape), np.float32)
+    candidate, deployed = noise(start), noise(noise(start))
+
+    def predicts(theta: Floats, images: Floats, by_the_usual: bool) -> None:
+        asked.clear()
+        for found, right in zip(predictor(theta, images), usual.predict(theta, images), strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-4)
+        assert bool(asked) == by_the_usual
+
+    predicts(start.copy(), x, False)
+    predicts(candidate, x, True)  # judged by the guard, again and again
+    predicts(candidate, x, True)
+    predicts(start, x[:1], False)
+    assert engine.fits == 2
+    predicts(deployed, x[:1], True)  # published: the first frame
+    predicts(candidate, x, True)
+    predicts(deployed, x[:1], False)  # the second one
+    predicts(deployed, x, False)
+    assert engine.fits == 3
+
+
+def test_an_engine_with_other_answers_is_not_taken(bundle: Bundle, inside: WeightsInside) -> None:
+    wrong = Predictor(Reopened(inside, off=0.01), open_engine(bundle, "portable").predict)
+    with pytest.raises(RuntimeError, match=r"^its answers are not those of the usual graph$"):
+        wrong.check(bundle.weights(), bundle.image_shape)
+
+
+def test_a_refit_that_fails_leaves_it_to_the_usual_graph(bundle: Bundle, inside: WeightsInside) -> None:
+    usual = open_engine(bundle, "portable")
+    engine = Reopened(inside)
+    predictor = Predictor(engine, usual.predict)
+    predictor.check(bundle.weights(), bundle.image_shape)
+    engine.fit = lambda theta: 1 / 0
+    x = np.zeros((1, *bundle.image_shape), np.float32)
+    theta = noise(bundle.weights())
+    for _ in range(3):
+        np.testing.assert_array_equal(predictor(theta, x)[0], usual.predict(theta, x)[0])
+
+
+def test_why_nothing_is_refitted(bundle: Bundle) -> None:
+    engine = on_the_cpu(bundle, None)
+    assert engine.prepare((REPRESENTATION,)) is None  # deco+ does not predict with θ
+    if "cuda" not in providers.offered():
+        reason = "the installed onnxruntime does not offer cuda"
+    elif util.find_spec("tensorrt") is None:
+        reason = "the Python package tensorrt is not installed"
+    else:
+        pytest.skip("tensorrt is here")
+    words = f"predict computes on CUDA or the CPU, not in an engine that is refitted: {reason}"
+    assert engine.prepare(("predict", "weight_gradient")) == words
+    assert providers.to_build(engine, ("predict",)) == []
+    assert providers.prepare(open_engine(bundle, "portable"), ("predict",)) is None
+
+
 WITH_TENSORRT = pytest.mark.skipif(
     "tensorrt" not in providers.offered() or not _engine_cache.tensorrt_version() or not gpu(),
     reason="needs a GPU of NVIDIA's, TensorRT and onnxruntime-gpu",
@@ -246,3 +358,14 @@ def test_golden_values_of_tensorrt_and_its_cache(precision: str, bundle: Bundle,
         assert not engine.placed[REPRESENTATION].idle
     listed = json.loads(next(tmp_path.glob(f"tensorrt/*/{LIST}")).read_text("utf-8"))
     assert any(name.endswith(".engine") for name in listed)
+
+
+@WITH_TENSORRT
+@pytest.mark.skipif(util.find_spec("tensorrt") is None, reason="needs the Python package tensorrt")
+def test_an_engine_that_is_refitted(bundle: Bundle, tmp_path: Path) -> None:
+    usual, x = open_engine(bundle, "portable"), np.zeros((1, *bundle.image_shape), np.float32)
+    engine = open_engine(bundle, "portable/tensorrt", directory=tmp_path)
+    assert providers.prepare(engine, ("predict",)) is None
+    for theta in (noise(bundle.weights()), bundle.weights()):
+        for _ in range(3):
+            np.testing.assert_allclose(engine.predict(theta, x)[0], usual.predict(theta, x)[0], rtol=1e-3, atol=1e-3)

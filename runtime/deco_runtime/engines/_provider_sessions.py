@@ -93,7 +93,7 @@ class ProviderEngine(SessionEngine):
 
 
 def _placement(session: onnxruntime.InferenceSession, reason: str) -> Placement:
-    """Of a session's first run, which its profile ends with. reason: why its first provider failed, "" if it did not."""
+    """Of a session's first run, which its profile ends with. reason: why its first provider failed, or ""."""
     with contextlib.suppress(OSError, ValueError, KeyError):  # a full disk: nothing is known then, and nothing said
         return read(json.loads(Path(session.end_profiling()).read_text("utf-8")), reason)
     return Placement(0 if reason else 1, reason=reason)

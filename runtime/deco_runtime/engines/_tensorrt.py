@@ -6,7 +6,6 @@ Not run on a GPU by this project so far: docs/providers.md says what was tested,
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,15 +14,22 @@ import onnxruntime
 
 from deco_runtime.engine import REPRESENTATION, TRUNK
 from deco_runtime.engines._engine_cache import EngineCache, facts
+from deco_runtime.engines._predictor import Predictor
 from deco_runtime.engines._provider_sessions import ProviderEngine
+from deco_runtime.engines._refit import RefittedPredictor, lacking
+from deco_runtime.engines._weights_inside import WeightsInside
+from deco_runtime.engines.portable import files
 from deco_runtime.engines.providers import PROVIDERS, Provider, offered
+from deco_runtime.errors import first_line
 from deco_runtime.types import Floats
 
 if TYPE_CHECKING:
-    from deco_runtime.storage.bundle_files import Root
+    from deco_runtime.storage.bundle import Bundle
 
 BUILT = (REPRESENTATION, TRUNK)
 """Graphs with constant weights. Where θ is an input, TensorRT has nothing to fold into its kernels."""
+PREDICT, WHOLE = "predict", "inference.onnx"
+"""θ is an input of the first; the second is the same model with θ₀ inside, in the place of which another may be put."""
 BATCH = "N"
 """The free dimension of all graphs. It is 1 here: an engine for one shape is built once, and never again in a run."""
 
@@ -49,9 +55,11 @@ class TensorRTEngine(ProviderEngine):
     """
 
     def __init__(
-        self, name: str, graphs: Mapping[str, Root], provider: Provider, answers: str, directory: Path | None
+        self, name: str, bundle: Bundle, provider: Provider, answers: str, directory: Path | None
     ) -> None:
-        super().__init__(name, graphs, provider)
+        super().__init__(name, files(bundle.root), provider)
+        self._bundle = bundle
+        self._predictor: Predictor | None = None
         self.answers = answers
         self._directory = directory
         self._caches: dict[str, EngineCache] = {}
@@ -60,9 +68,45 @@ class TensorRTEngine(ProviderEngine):
 
     def to_build(self, graphs: tuple[str, ...]) -> list[str]:
         """Those of these graphs whose engine has to be built first, which takes minutes."""
-        there = [graph for graph in BUILT if graph in graphs and self._graphs[graph].is_file()]
-        caches = {graph: self._cache(graph, self._graphs[graph].read_bytes()) for graph in there}
+        there = {graph: self._graphs[graph] for graph in BUILT if graph in graphs and self._graphs[graph].is_file()}
+        if PREDICT in graphs and self._cannot_refit() is None:
+            there[PREDICT] = self._bundle.root.joinpath(WHOLE)
+        caches = {graph: self._cache(graph, file.read_bytes()) for graph, file in there.items()}
         return [graph for graph, cache in caches.items() if cache is None or not cache.complete()]
+
+    def prepare(self, graphs: tuple[str, ...]) -> str | None:
+        """Have `predict`, if it is among these graphs, answer single images in an engine that is refitted to each new
+        θ. Returns why it does not, as a sentence; None where it does, or is not asked for."""
+        if PREDICT not in graphs:
+            return None
+        reason = self._cannot_refit()
+        if reason is None:
+            try:
+                self._predictor = self._refitted()
+            except Exception as error:  # TensorRT's own, and a disk's
+                reason = first_line(error)
+        return f"predict computes on CUDA or the CPU, not in an engine that is refitted: {reason}" if reason else None
+
+    def _cannot_refit(self) -> str | None:
+        if self._bundle.trunk:
+            return "behind a frozen trunk it is small"  # and inference.onnx takes images, not latents
+        if "cuda" not in offered():
+            return "the installed onnxruntime does not offer cuda"
+        return lacking()
+
+    def _refitted(self) -> Predictor:
+        """The engine, once its answers at θ₀ and at another θ are those of the usual graph. Raises what it likes."""
+        model = self._bundle.root.joinpath(WHOLE).read_bytes()
+        theta, cache = self._bundle.weights(), self._cache(PREDICT, model)
+        weights = WeightsInside(model, theta, [each.size for each in self._bundle.parameters])
+        made = Predictor(RefittedPredictor(weights, theta, self._bundle.image_shape, cache), super().predict)
+        made.check(theta, self._bundle.image_shape)
+        if cache is not None:
+            cache.finish()
+        return made
+
+    def predict(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
+        return self._predictor(theta, x) if self._predictor is not None else super().predict(theta, x)
 
     def _cache(self, graph: str, model: bytes) -> EngineCache | None:
         if self._directory is None:

@@ -15,7 +15,7 @@ from deco_runtime.errors import RuntimeMissingError, UsageError
 
 if TYPE_CHECKING:
     from deco_runtime.engine import Engine
-    from deco_runtime.storage.bundle_files import Root
+    from deco_runtime.storage.bundle import Bundle
 
 PORTABLE = "portable"
 """The engine that has them, by its NAME; its module needs numpy, which deco-doctor's own process must not."""
@@ -133,7 +133,7 @@ def typed(engine: str) -> str:
     return engine.replace("/", " --provider ")
 
 
-def load(root: Root, name: str, answers: str = "fp32", directory: Path | None = None) -> Engine:
+def load(bundle: Bundle, name: str, answers: str = "fp32", directory: Path | None = None) -> Engine:
     """Open the bundle's `graphs/` on the provider of this name, which the installed onnxruntime must offer.
 
     answers: what predictions may be computed in. directory: of learned state, where engines that take minutes to build
@@ -141,22 +141,30 @@ def load(root: Root, name: str, answers: str = "fp32", directory: Path | None = 
     """
     from deco_runtime.engines import portable
 
-    chosen, files = provider(name), portable.files(root)
+    chosen = provider(name)
     if name == TENSORRT:
         from deco_runtime.engines._engine_cache import FOLDER
         from deco_runtime.engines._tensorrt import TensorRTEngine
 
         kept = directory / FOLDER if directory is not None else None
-        return TensorRTEngine(f"{PORTABLE}/{name}", files, chosen, answers, kept)
+        return TensorRTEngine(f"{PORTABLE}/{name}", bundle, chosen, answers, kept)
     from deco_runtime.engines._provider_sessions import ProviderEngine
 
-    return ProviderEngine(f"{PORTABLE}/{name}", files, chosen)
+    return ProviderEngine(f"{PORTABLE}/{name}", portable.files(bundle.root), chosen)
 
 
 def to_build(engine: Engine, graphs: tuple[str, ...]) -> list[str]:
     """Those of these graphs for which this engine first builds something, which takes minutes."""
     asked = getattr(engine, "to_build", None)  # of TensorRT's alone
     return list(asked(graphs)) if asked is not None else []
+
+
+def prepare(engine: Engine, graphs: tuple[str, ...]) -> str | None:
+    """Have this engine build what a run with these graphs needs beside their sessions. Returns why it cannot, as a
+    sentence."""
+    asked = getattr(engine, "prepare", None)  # of TensorRT's alone
+    said: str | None = asked(graphs) if asked is not None else None
+    return said
 
 
 def left_to_the_cpu(engine: Engine) -> tuple[str, bool] | None:

@@ -73,4 +73,4 @@ def open_engine(
     reason = known[name].unusable(bundle)
     if reason is not None:
         raise RuntimeMissingError(reason)
-    return providers.load(bundle.root, provider, precision, directory) if provider else known[name].load(bundle.root)
+    return providers.load(bundle, provider, precision, directory) if provider else known[name].load(bundle.root)

@@ -12,10 +12,11 @@ import cv2
 import numpy as np
 
 from deco_runtime import sources
-from deco_runtime.engine import TRUNK
+from deco_runtime.engine import REPRESENTATION, TRUNK
 from deco_runtime.engines.autoselect import fastest
 from deco_runtime.engines.golden import golden_check
 from deco_runtime.engines.providers import PORTABLE, left_to_the_cpu, on, to_build
+from deco_runtime.engines.providers import prepare as prepare_engine
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.host.threads import limit_threads
@@ -111,8 +112,12 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     bus.add(Notifier())
     if choice:
         bus.emit(Said(choice))
-    with patience(bus, to_build(engine, (TRUNK, kind.GRAPH))):
+    graphs = (kind.GRAPH,) if kind.GRAPH == REPRESENTATION else (TRUNK, "predict", kind.GRAPH)
+    with patience(bus, to_build(engine, graphs)):
+        without = prepare_engine(engine, graphs)
         complaint = golden_check(bundle, engine, kind.GRAPH)
+    if without is not None:
+        bus.emit(Said(without, "note"))
     if complaint is not None:
         raise BundleError(complaint)
     if left := left_to_the_cpu(engine):
