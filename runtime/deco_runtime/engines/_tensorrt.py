@@ -54,9 +54,7 @@ class TensorRTEngine(ProviderEngine):
     None to build them at every start.
     """
 
-    def __init__(
-        self, name: str, bundle: Bundle, provider: Provider, answers: str, directory: Path | None
-    ) -> None:
+    def __init__(self, name: str, bundle: Bundle, provider: Provider, answers: str, directory: Path | None) -> None:
         super().__init__(name, files(bundle.root), provider)
         self._bundle = bundle
         self._predictor: Predictor | None = None

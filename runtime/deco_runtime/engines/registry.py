@@ -51,9 +51,7 @@ def by_preference(bundle: Bundle, precision: str = "fp32") -> dict[str, str | No
     return {module.NAME: module.unusable(bundle) for module in modules if precision == module.PRECISION}
 
 
-def open_engine(
-    bundle: Bundle, name: str = "auto", precision: str = "fp32", directory: Path | None = None
-) -> Engine:
+def open_engine(bundle: Bundle, name: str = "auto", precision: str = "fp32", directory: Path | None = None) -> Engine:
     """The engine `name`, or for "auto" the preferred one of this precision that is usable here; "portable/NAME" is
     portable on a provider, and precision then what its predictions may be computed in. directory: see
     `providers.load`.
