@@ -196,6 +196,11 @@ def test_what_is_wrong_is_a_sentence(bundle_path: Path, tmp_path: Path) -> None:
     refused(2, "expected --engine portable beside --provider cpu", *run, "--engine", "openvino", "--provider", "cpu")
     fp16 = ("--engine", "auto", "--precision", "fp16", "--provider", "cpu")
     refused(2, "expected --provider auto beside --precision fp16, but found --provider cpu; leave", *run, *fp16)
+    bf16 = ("--engine", "auto", "--precision", "bf16", "--provider", "tensorrt")
+    refused(2, "expected --provider auto beside --precision bf16, but found --provider tensorrt", *run, *bf16)
+    if "tensorrt" not in HERE:
+        half = ("--precision", "fp16", "--provider", "tensorrt")
+        refused(5, "an onnxruntime that offers TensorrtExecutionProvider", *run, *half)
 
 
 def test_a_run_on_the_cpu_by_name(bundle_path: Path, tmp_path: Path) -> None:

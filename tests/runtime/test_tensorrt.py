@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from deco_runtime.engine import REPRESENTATION, TRUNK
-from deco_runtime.engines import _engine_cache, providers
+from deco_runtime.engines import _engine_cache, _tensorrt, providers
 from deco_runtime.engines._engine_cache import LIST, EngineCache, driver, gpu, key
 from deco_runtime.engines._predictor import Predictor
 from deco_runtime.engines._tensorrt import BATCH, TensorRTEngine, plan
@@ -161,6 +161,12 @@ def test_the_plan(cache: EngineCache) -> None:
     }
 
 
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with a GPU; this one has none to tell of."""
+    monkeypatch.setattr(_tensorrt, "facts", lambda: {name: GIVEN[name] for name in ("tensorrt", "driver", "gpu")})
+
+
 def on_the_cpu(bundle: Bundle, directory: Path | None) -> TensorRTEngine:
     """The engine with the CPU in TensorRT's place, which takes the same sessions."""
     cpu = providers.Provider("tensorrt", "CPUExecutionProvider", "")
@@ -168,7 +174,7 @@ def on_the_cpu(bundle: Bundle, directory: Path | None) -> TensorRTEngine:
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate provider")
-def test_images_go_one_by_one_through_graphs_of_one_shape(bundle: Bundle, tmp_path: Path) -> None:
+def test_images_go_one_by_one_through_graphs_of_one_shape(bundle: Bundle, tmp_path: Path, known: None) -> None:
     engine, usual = on_the_cpu(bundle, tmp_path / "tensorrt"), open_engine(bundle, "portable")
     x = np.random.default_rng(0).standard_normal((11, *bundle.image_shape), np.float32)
     for found, expected in zip(engine.represent(x), usual.represent(x), strict=True):
@@ -187,7 +193,7 @@ def test_the_free_dimension_of_every_graph_has_one_name(bundle: Bundle) -> None:
             assert free == {BATCH}, graph
 
 
-def test_what_is_to_be_built(bundle: Bundle, tmp_path: Path) -> None:
+def test_what_is_to_be_built(bundle: Bundle, tmp_path: Path, known: None) -> None:
     assert providers.to_build(open_engine(bundle, "portable"), (REPRESENTATION,)) == []
     engine = on_the_cpu(bundle, tmp_path)
     assert providers.to_build(engine, ("weight_gradient",)) == []  # θ is its input
@@ -195,6 +201,14 @@ def test_what_is_to_be_built(bundle: Bundle, tmp_path: Path) -> None:
     built(engine._cache(REPRESENTATION, files(bundle.root)[REPRESENTATION].read_bytes()))
     assert providers.to_build(engine, (TRUNK, REPRESENTATION)) == []
     assert providers.to_build(on_the_cpu(bundle, None), (REPRESENTATION,)) == [REPRESENTATION]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+def test_nothing_is_kept_by_what_is_not_known(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tensorrt, "facts", lambda: {"tensorrt": "101500", "driver": "", "gpu": "NVIDIA L4"})
+    engine = on_the_cpu(bundle, tmp_path / "tensorrt")
+    engine.represent(np.zeros((1, *bundle.image_shape), np.float32))
+    assert not (tmp_path / "tensorrt").exists()
 
 
 class Heard(Listener):

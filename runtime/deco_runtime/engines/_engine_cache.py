@@ -26,7 +26,7 @@ TIMING = "timing"
 """What TensorRT measured of single kernels, which makes the next build a matter of seconds; for all graphs."""
 LARGEST_TIMING = 64 << 20
 """Bytes; a larger one is begun anew."""
-LIBRARIES = ("libnvinfer.so.10", "libnvinfer.so.8", "libnvinfer.so")
+LIBRARIES = ("libnvinfer.so.11", "libnvinfer.so.10", "libnvinfer.so.8")
 
 
 def facts(root: Path = ROOT) -> dict[str, str]:
@@ -50,11 +50,12 @@ def gpu(root: Path = ROOT) -> str:
 
 
 def tensorrt_version() -> str:
-    """Of the library that onnxruntime will find; "" for none."""
+    """Of the libraries that a loader finds, of which onnxruntime takes the one it was built for; "" for none."""
+    found = []
     for name in LIBRARIES:
         with contextlib.suppress(OSError, AttributeError):
-            return str(ctypes.CDLL(name).getInferLibVersion())
-    return ""
+            found.append(str(ctypes.CDLL(name).getInferLibVersion()))
+    return ", ".join(found)
 
 
 def key(model: bytes, given: Mapping[str, str]) -> str:

@@ -8,7 +8,6 @@ import re
 import sys
 import tempfile
 import threading
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +43,7 @@ class ProviderEngine(SessionEngine):
         self._failed: dict[str, str] = {}
         self._profiled: dict[str, tempfile.TemporaryDirectory[str]] = {}
         # Some, as DirectML, allow one call at a time of a session, and a device has one queue anyway.
-        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._locks = {graph: threading.Lock() for graph in graphs}
 
     def _providers(self, graph: str, model: bytes) -> list[tuple[str, dict[str, str]]]:
         """The providers of a graph's session and their options, without the CPU."""

@@ -24,13 +24,18 @@ def lacking() -> str | None:
     """Why no engine can be refitted here, as half a sentence; None when it can be tried."""
     if util.find_spec("tensorrt") is None:
         return "the Python package tensorrt is not installed"
+    found = version()
+    return None if int(found.partition(".")[0]) >= 10 else f"it needs TensorRT 10 or newer, and {found} is here"
+
+
+def version() -> str:
+    """Of the Python package tensorrt, which brings a library of its own."""
     try:
-        version = metadata.version("tensorrt")
+        return metadata.version("tensorrt")
     except metadata.PackageNotFoundError:  # a board maker's, which is no distribution
         import tensorrt
 
-        version = tensorrt.__version__
-    return None if int(version.partition(".")[0]) >= 10 else f"it needs TensorRT 10 or newer, and {version} is here"
+        return str(tensorrt.__version__)
 
 
 class RefittedPredictor:

@@ -16,7 +16,7 @@ from deco_runtime.engine import REPRESENTATION, TRUNK
 from deco_runtime.engines._engine_cache import EngineCache, facts
 from deco_runtime.engines._predictor import Predictor
 from deco_runtime.engines._provider_sessions import ProviderEngine
-from deco_runtime.engines._refit import RefittedPredictor, lacking
+from deco_runtime.engines._refit import RefittedPredictor, lacking, version
 from deco_runtime.engines._weights_inside import WeightsInside
 from deco_runtime.engines.portable import files
 from deco_runtime.engines.providers import PROVIDERS, Provider, offered
@@ -107,9 +107,12 @@ class TensorRTEngine(ProviderEngine):
         return self._predictor(theta, x) if self._predictor is not None else super().predict(theta, x)
 
     def _cache(self, graph: str, model: bytes) -> EngineCache | None:
-        if self._directory is None:
+        found = facts()
+        if self._directory is None or not all(found.values()):  # what is not known may change unnoticed
             return None
-        given = {"onnxruntime": onnxruntime.__version__, **facts(), **plan(self.answers == "fp16", None)}
+        given = {"onnxruntime": onnxruntime.__version__, **found, **plan(self.answers == "fp16", None)}
+        if graph == PREDICT:
+            given["package"] = version()
         return EngineCache(self._directory, graph, model, given)
 
     def _providers(self, graph: str, model: bytes) -> list[tuple[str, dict[str, str]]]:
