@@ -15,7 +15,7 @@ import pytest
 
 PACKAGE = Path(deco_runtime.__file__).parent
 WORKSTATION = {"torch", "onnx", "onnxscript", "sklearn", "deco_export", "deco_models", "deco_benchmarks"}
-DEVICE = {"numpy", "cv2", "PIL", "onnxruntime", "openvino", "click", "rich", "paho", "deco_runtime"} | {
+DEVICE = {"numpy", "cv2", "PIL", "onnxruntime", "openvino", "tensorrt", "click", "rich", "paho", "deco_runtime"} | {
     *("starlette", "uvicorn", "prometheus_client"),
 }
 ALGORITHM = sorted(file.stem for file in (PACKAGE / "learning").glob("*.py"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.terminal import exit_with, progress_bars
-from deco_runtime.errors import RuntimeMissingError
+from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.host.scratch import check_temporary
 from deco_runtime.telemetry.console import say, tell
 
@@ -26,10 +26,10 @@ from deco_export.heap import give_back_large_blocks
 )
 @click.option(
     "--out",
-    required=True,
     type=click.Path(path_type=Path),
     metavar="BUNDLE",
-    help="Directory to make; or, if the name ends with .deco, one file, which every command opens as it is.",
+    help="Directory to make; or, if the name ends with .deco, one file, which every command opens as it is.  "
+    "[required but for --check]",
 )
 @click.option(
     "--labelled",
@@ -145,7 +145,16 @@ from deco_export.heap import give_back_large_blocks
     help="Write BUNDLE-report.html beside the bundle: how well each class is known, which pictures hurt, and what more "
     "labels would bring. It holds small copies of labelled pictures, so it is not in the bundle that goes to devices.",
 )
-def command(out: Path, **given: object) -> None:
+@click.option(
+    "--check",
+    type=click.Choice(["tensorrt"]),
+    help="Export nothing: tell which operators of the graphs of --bundle TensorRT's published support matrix lacks, "
+    "without a GPU. The exit code is 1 if any.",
+)
+@click.option(
+    "--bundle", type=click.Path(path_type=Path), metavar="BUNDLE", help="With --check: made by an earlier deco-export."
+)
+def command(out: Path | None, check: str | None, bundle: Path | None, **given: object) -> int:
     """Pre-train a classifier on a few labelled images and make a bundle for deco-run.
 
     Trains on the labelled share of --data, condenses those images into the initial buffer, where the recipe keeps one,
@@ -158,7 +167,12 @@ def command(out: Path, **given: object) -> None:
     deco-export --data photos --out bundle.deco             one file, to copy to a device
     deco-export --data photos --out bundle --backbone onnx:mobilenetv3.onnx
     deco-export --data photos --out bundle --backbone timm:efficientnet_lite0 --weights model.safetensors
+    deco-export --check tensorrt --bundle bundle            before a Jetson
     """
+    if check is not None or bundle is not None:
+        return _check(check, bundle, out)
+    if out is None:
+        raise click.UsageError("Missing option '--out'.")
     check_temporary()
     give_back_large_blocks()
     try:
@@ -184,6 +198,26 @@ def command(out: Path, **given: object) -> None:
     tell(f"bundle             {out}")
     if done.report is not None:
         tell(f"report             {done.report}")
+    return 0
+
+
+def _check(check: str | None, bundle: Path | None, out: Path | None) -> int:
+    """0 where TensorRT has all operators of the bundle's graphs, else 1."""
+    if check is None or bundle is None or out is not None:
+        raise UsageError(
+            "expected --check tensorrt with --bundle BUNDLE and without --out, which exports nothing, but found only a "
+            "part of it; give both, or neither"
+        )
+    try:
+        from deco_export import tensorrt_check
+    except ImportError as error:
+        raise RuntimeMissingError(
+            f"expected onnx and numpy for deco-export --check, but {error}; run pip install 'deco-edge[backbone]'"
+        ) from error
+    lines, fine = tensorrt_check.check(bundle)
+    for line in lines:
+        tell(line)
+    return 0 if fine else 1
 
 
 def main() -> None:

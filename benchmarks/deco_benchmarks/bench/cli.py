@@ -9,8 +9,10 @@ from importlib import util
 from pathlib import Path
 
 import click
+from deco_runtime.commands.provider_option import provider_option
 from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.terminal import exit_with, progress_bars
+from deco_runtime.engines.providers import on
 from deco_runtime.engines.registry import engines
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.telemetry.console import say
@@ -47,7 +49,8 @@ def command() -> None:
     "--engine",
     default="all",
     type=click.Choice(["auto", "all", *sorted(engines())]),
-    help="all measures every engine that runs here; auto the one that deco-run would take.",
+    help="all measures every engine that runs here, and portable on every provider that auto would time; auto the one "
+    "that deco-run would take.",
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.json", help="Write everything measured there.")
 @click.option(
@@ -72,6 +75,7 @@ def run(
     quick: bool,
     sustained: float | None,
     against: str | None,
+    provider: str,
 ) -> None:
     """Measure this machine with a bundle and random images; no data is needed.
 
@@ -90,7 +94,7 @@ def run(
 
     if out is not None:
         _check_writable(out)
-    options = Options(bundle, engine, quick, sustained, against == "torch", recipe)
+    options = Options(bundle, on(engine, provider), quick, sustained, against == "torch", recipe)
     with progress_bars() as progress:
         content = Bench(options, progress).measure(
             lambda content: results.write(out, content) if out is not None else None
@@ -98,6 +102,9 @@ def run(
     tables.print_to(Console(), tables.show(results.parse(bundle.name, content)))
     if out is not None:
         say(f"written to {out}")
+
+
+run.params.append(provider_option())
 
 
 @command.command()
@@ -154,7 +161,7 @@ def counts(bundle: Path) -> None:
 @click.option("--width", default=128, type=click.IntRange(1), help="Channels of the ConvNet that is measured.")
 @click.option("--engine", default="portable", type=click.Choice(sorted(engines())), help="Numeric engine.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE.json", help="Result.")
-def growth(width: int, engine: str, out: Path) -> None:
+def growth(width: int, engine: str, out: Path, provider: str) -> None:
     """Measure how a segment's time and memory grow with segment, images per class, classes and image side.
 
     Exports a small bundle of noise for each case, so it needs torch too. Memory is that of the process without the
@@ -168,13 +175,16 @@ def growth(width: int, engine: str, out: Path) -> None:
     from deco_benchmarks.bench.growth import measure  # not at the top: the other commands need no torch
 
     with progress_bars() as progress:
-        content = measure(width, engine, progress)
+        content = measure(width, on(engine, provider), progress)
     out.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
     for name, case in content["cases"].items():
         click.echo(
             f"{name:<14} pixels x {case['pixels_vs_base']:.2f}   time x {case['seconds_vs_base']:.2f}   "
             f"memory x {case['peak_mib_vs_base']:.2f} ({case['peak_mib']:.0f} MiB)"
         )
+
+
+growth.params.append(provider_option())
 
 
 @command.command()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import deco_runtime.running.assemble  # noqa: F401  (what deco-run loads: OpenCV, the sources, the view)
+from deco_runtime.engines import providers
 from deco_runtime.engines.packages import check_runtime
 from deco_runtime.engines.registry import by_preference, open_engine
 from deco_runtime.host.machine import peak_memory_mb
@@ -19,12 +20,13 @@ from deco_benchmarks.bench.jobs import Progress
 
 
 def usable_engines(path: Path, progress: Progress) -> dict[str, Any]:
-    """Engines that can run the bundle here, the preferred one first, and why the others cannot."""
+    """Engines that can run the bundle here, the preferred one first and those on providers last, and why the others
+    cannot."""
     check_runtime()
     bundle = open_bundle(path)
     reasons = by_preference(bundle)
     return {
-        "usable": [name for name, reason in reasons.items() if reason is None],
+        "usable": [name for name, reason in reasons.items() if reason is None] + providers.timed(),
         "unusable": {name: reason for name, reason in reasons.items() if reason is not None},
     }
 
@@ -36,7 +38,8 @@ def start(path: Path, progress: Progress, engine: str, recipe: str) -> dict[str,
 
     bundle = open_bundle(path)
     frame = np.zeros((1, *bundle.image_shape), np.float32)
-    opened = open_engine(bundle, engine)
+    whole = path.resolve()
+    opened = open_engine(bundle, engine, directory=whole.with_name(whole.name + state.SUFFIX))
     kind = registry.learner(recipe)
     kind.open(bundle, opened, kind.RECIPE, np.random.default_rng(0)).predict(frame)
     return {"predicted": time.monotonic(), "peak_mib": peak_memory_mb()}

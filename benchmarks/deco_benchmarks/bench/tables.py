@@ -41,6 +41,11 @@ deco-bench run --bundle BUNDLE --out NAME.json
 
 put NAME.json into that folder, and run `deco-bench boards benchmarks/boards > docs/boards.md`.
 
+How to install it, cameras and known traps: [Jetson](boards/jetson.md), [Raspberry Pi](boards/raspberry-pi.md),
+[RK3588](boards/rk3588.md), [x86-64](boards/x86.md). What ran where: the rows below, on their processors; all tests on
+x86-64 without a GPU; `--provider openvino` there too. Not run by us so far: any GPU, CUDA and TensorRT (what needs no
+GPU of them is tested), a Jetson, a Raspberry Pi, an RK3588.
+
 Threads: the cores it ran on; load: processes that wanted to run on them in the minute before, which should be none.
 Images are random. Segment: 128 frames of one class, all iterations. Update: all epochs of opt_θ on the buffer. Segment,
 deco+: the same frames by that recipe, update included, as earlier versions had it, which sent them through the network

@@ -14,6 +14,7 @@ from deco_runtime.learning.deco import Deco
 from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.recipe import settable
 from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.state import SUFFIX
 from deco_runtime.types import Floats, Segment
 
 L = TypeVar("L", bound=Deco)
@@ -47,7 +48,13 @@ class Work:
 def open_work(path: Path, engine: str, recipe_name: str = "paper") -> Work:
     """Raises what `open_bundle` and `open_engine` raise, and BundleError where the recipe lacks what it starts from."""
     bundle = open_bundle(path)
-    return work_on(bundle, open_engine(bundle, engine), recipe_name)
+    return work_on(bundle, opened(bundle, engine), recipe_name)
+
+
+def opened(bundle: Bundle, engine: str) -> Engine:
+    """The engine; what it builds for minutes is kept where deco-run keeps it. Raises what `open_engine` raises."""
+    whole = bundle.path.resolve()
+    return open_engine(bundle, engine, directory=whole.with_name(whole.name + SUFFIX))
 
 
 def work_on(bundle: Bundle, engine: Engine, recipe_name: str) -> Work:

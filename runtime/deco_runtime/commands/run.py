@@ -21,6 +21,7 @@ from deco_runtime import sources
 from deco_runtime.commands.run_options import options
 from deco_runtime.commands.terminal import exit_with, interrupted, on_signals
 from deco_runtime.commands.view_options import views
+from deco_runtime.engines.providers import TENSORRT, on
 from deco_runtime.errors import RuntimeMissingError, UsageError
 from deco_runtime.running.limits import Limits
 from deco_runtime.telemetry.console import tell
@@ -68,11 +69,14 @@ def deco_run(**values: Any) -> int:
         raise UsageError(
             "expected --labels beside --video FILE, whose frames it numbers, but found another source; leave it out"
         )
-    if values["precision"] != "fp32" and values["engine"] != "auto":
-        raise UsageError(
-            f"expected --engine auto beside --precision {values['precision']}, but found --engine {values['engine']}; "
-            "leave one of them out"
-        )
+    half = values["precision"] == "fp16" and values["provider"] == TENSORRT  # predictions, not gradients
+    for option in ("engine", "provider"):
+        if values["precision"] != "fp32" and values[option] != "auto" and not half:
+            raise UsageError(
+                f"expected --{option} auto beside --precision {values['precision']}, but found --{option} "
+                f"{values[option]}; leave one of them out"
+            )
+    on(values["engine"], values["provider"])  # raises where the two do not go together
     if util.find_spec("cv2") is None:
         raise RuntimeMissingError(
             "expected OpenCV for capture, but found no module cv2; install 'deco-edge[device]' or the board's own"

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from deco_runtime import sources
+from deco_runtime.commands.provider_option import provider_option
 from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.view_options import view_options
 from deco_runtime.engine import PRECISIONS
@@ -50,13 +51,14 @@ def options() -> list[click.Parameter]:
             type=click.Choice(["auto", *sorted(engines())]),
             help="Who does the arithmetic; auto times those that are installed, once, and takes the fastest.",
         ),
+        provider_option(),
         click.Option(
             ["--precision"],
             default="fp32",
             show_default=True,
             type=click.Choice(PRECISIONS),
             help="Of the gradients of --recipe paper. bf16 and fp16 need OpenVINO, --set gradient=exact and a "
-            "processor that has them.",
+            "processor that has them. With --provider tensorrt, fp16 is that of predictions instead.",
         ),
         click.Option(
             ["--recipe"],

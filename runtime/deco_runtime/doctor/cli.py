@@ -10,10 +10,12 @@ from pathlib import Path
 
 import click
 
+from deco_runtime.commands.provider_option import provider_option
 from deco_runtime.commands.terminal import exit_with
 from deco_runtime.commands.view_options import view_options, views
 from deco_runtime.doctor import board, camera, disk, graphs, packages
 from deco_runtime.doctor.findings import Finding, as_json, can_run, verdict
+from deco_runtime.errors import UsageError
 from deco_runtime.sources.view import Roi, View
 
 
@@ -43,6 +45,7 @@ def command(
     camera_value: str | None,
     seconds: float,
     json_wanted: bool,
+    provider: str,
     roi: tuple[Roi, ...],
     rotate: tuple[str, ...],
     every: int,
@@ -55,12 +58,18 @@ def command(
     \b
     deco-doctor                               packages, memory, disk: before there is a bundle
     deco-doctor --bundle bundle               and every graph, against the values it gave where it was exported
+    deco-doctor --bundle bundle --provider cuda    every graph on what deco-run --provider cuda would take
     deco-doctor --bundle bundle --camera 0    and what the camera shows: before the first deco-run
     deco-doctor --camera rtsp://10.0.0.7/live --seconds 10 --roi 25%,0,50%,100%
     deco-doctor --bundle bundle --json > board.json
     """
+    if provider != "auto" and bundle is None:
+        raise UsageError(
+            f"expected --bundle beside --provider {provider}, whose graphs are tried on it, but found none; add it, or "
+            "leave --provider out to see what the installed onnxruntime offers"
+        )
     found = []
-    for finding in examine(bundle, camera_value, seconds, views(1, roi, rotate, every)[0]):
+    for finding in examine(bundle, camera_value, seconds, views(1, roi, rotate, every)[0], provider):
         found.append(finding)
         if not json_wanted:
             click.echo(finding.line())
@@ -69,11 +78,14 @@ def command(
     return 0 if can_run(found) else 1
 
 
-command.params += view_options()
+command.params += [provider_option(), *view_options()]
 
 
-def examine(bundle: Path | None, camera_value: str | None, seconds: float, view: View) -> Iterator[Finding]:
-    """All findings, in the order in which one thing needs the other. view: how the camera is looked at."""
+def examine(
+    bundle: Path | None, camera_value: str | None, seconds: float, view: View, provider: str = "auto"
+) -> Iterator[Finding]:
+    """All findings, in the order in which one thing needs the other. view: how the camera is looked at. provider: what
+    the graphs are tried on."""
     yield from board.findings()
     broken: set[str] = set()
     for finding in packages.findings():
@@ -83,7 +95,7 @@ def examine(bundle: Path | None, camera_value: str | None, seconds: float, view:
     state, state_bytes, size = Path(), 0, None
     if bundle is not None:
         state = Path(os.path.realpath(bundle) + "-state")  # as deco-run has it, but also for what is no bundle
-        for finding in graphs.findings(bundle, broken):
+        for finding in graphs.findings(bundle, broken, provider):
             state_bytes, size = finding.figures.get("state_bytes", state_bytes), finding.figures.get("size", size)
             yield finding
     yield from disk.findings(state, state_bytes)

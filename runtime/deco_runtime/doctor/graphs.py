@@ -16,15 +16,18 @@ BUNDLE_S = 120.0
 """Seconds for reading and hashing the bundle."""
 GRAPH_S = 180.0
 """Seconds for opening one graph and running it twice; OpenVINO compiles a large one for most of a minute on a board."""
+BUILD_S = 1800.0
+"""The same where TensorRT first builds an engine."""
 
 
-def findings(path: Path, broken: Collection[str]) -> Iterator[Finding]:
-    """Whether the bundle opens, then one finding per engine and graph. broken: modules that cannot be imported."""
+def findings(path: Path, broken: Collection[str], provider: str = "auto") -> Iterator[Finding]:
+    """Whether the bundle opens, then one finding per engine and graph. broken: modules that cannot be imported.
+    provider: of --provider; "auto" tries those that auto would time, after the engines."""
     lacking = sorted({"numpy", "cv2", "onnxruntime"} & set(broken))
     if lacking:
         yield Finding("WARN", "bundle", f"not tried, because it needs {' and '.join(lacking)}; mend that first")
         return
-    report = run_job(f"{__name__}:describe", BUNDLE_S, path=str(path))
+    report = run_job(f"{__name__}:describe", BUNDLE_S, path=str(path), provider=provider)
     if report.end != "done":
         words = f"expected to open the bundle {path}, but that {report.words}; copy it again"
         yield Finding("FAIL", "bundle", report.words if report.end == "refused" else words)
@@ -49,7 +52,8 @@ def findings(path: Path, broken: Collection[str]) -> Iterator[Finding]:
 def _engine(path: Path, engine: str, graphs: list[str], broken: Level) -> Iterator[Finding]:
     remaining = list(graphs)
     while remaining:  # a graph that kills its process must not keep the others from being tried
-        report = run_job(f"{__name__}:run_graphs", GRAPH_S, path=str(path), engine=engine, graphs=remaining)
+        limit = BUILD_S if engine.endswith("/tensorrt") else GRAPH_S
+        report = run_job(f"{__name__}:run_graphs", limit, path=str(path), engine=engine, graphs=remaining)
         for answer in report.answers:
             if "starting" not in answer:
                 yield _graph(engine, answer, broken)
@@ -82,7 +86,12 @@ def _graph(engine: str, told: dict[str, Any], broken: Level) -> Finding:
     kink = ""
     if error > told["tolerance"]:
         kink = f", {told['why']}: {l2:.1e} in all, fine up to {told['fine']:g}"
-    return Finding("OK", check, f"off by {error:.1e}{kink}; {spent}", figures)
+    if told["idle"]:
+        provider = engine.partition("/")[2]
+        words = f"expected {provider} to compute it, but the CPU computes {told['left']}; {_advice(engine)}"
+        return Finding("WARN", check, words, figures)
+    left = f"; the CPU computes {told['left']}" if told["left"] else ""
+    return Finding("OK", check, f"off by {error:.1e}{kink}; {spent}{left}", figures)
 
 
 def _milliseconds(seconds: float) -> str:
@@ -97,6 +106,8 @@ def _advice(engine: str, report: Report | None = None) -> str:
     """What to do about an engine that computes wrongly or, as reported, not at all."""
     if report is not None and report.died_of == getattr(signal, "SIGKILL", None):
         return "memory has run out, so stop other programs, or export a smaller model"
+    if "/" in engine:
+        return "see that its libraries, driver and device are there and fit this onnxruntime, or use --provider cpu"
     from deco_runtime.engines.registry import engines
 
     package = engines()[engine].PACKAGE
@@ -104,15 +115,18 @@ def _advice(engine: str, report: Report | None = None) -> str:
     return f"install another release of {package}{other}"
 
 
-def describe(answer: Answer, path: str) -> None:
-    """Job: open the bundle and say what there is to try. Raises BundleError, also where its own recipe could not start.
+def describe(answer: Answer, path: str, provider: str) -> None:
+    """Job: open the bundle and say what there is to try. Raises BundleError, also where its own recipe could not start,
+    and UsageError or RuntimeMissingError for a provider that is not offered here.
 
-    engines: those usable here, the one that deco-run takes first. lacks: graphs that the bundle may lack, and does.
+    engines: those usable here, the one that deco-run takes first, and behind them those on providers; or, where one
+    was asked for, portable on that one alone. lacks: graphs that the bundle may lack, and does.
     condensed: whether it has condensed images.
     size: side of the network's input in pixels.
     state_bytes: what learned state will take on the disk, each of up to three files.
     """
     from deco_runtime.engine import TRUNK
+    from deco_runtime.engines import providers
     from deco_runtime.engines.golden import INPUTS
     from deco_runtime.engines.registry import by_preference
     from deco_runtime.learning import registry
@@ -125,6 +139,11 @@ def describe(answer: Answer, path: str) -> None:
     kind = registry.learner(bundle.recipe.name)
     registry.started(kind, bundle)
     there = [graph for graph in INPUTS if f"graphs/{graph}.onnx" in bundle.files]
+    if provider == "auto":
+        usable = [name for name, reason in by_preference(bundle).items() if reason is None] + providers.timed()
+    else:
+        providers.provider(provider)  # raises
+        usable = [providers.on("auto", provider)]
     answer(
         files=len(bundle.files),
         classes=len(bundle.classes),
@@ -132,7 +151,7 @@ def describe(answer: Answer, path: str) -> None:
         size=bundle.preprocessing.size,
         guard_images=bundle.guard_images,
         condensed=BUFFER in bundle.files,
-        engines=[name for name, reason in by_preference(bundle).items() if reason is None],
+        engines=usable,
         graphs=there,
         lacks=[graph for graph in INPUTS if graph not in there and graph != TRUNK],
         state_bytes=registry.state_bytes(kind, bundle),
@@ -155,6 +174,7 @@ def run_graphs(answer: Answer, path: str, engine: str, graphs: list[str]) -> Non
             continue
         found = compare(opened, graph, theta, golden, bundle.quantized)
         rounded = bundle.quantized and graph in FROZEN
+        placed = getattr(opened, "placed", {}).get(graph)  # of an engine on a provider alone
         answer(
             graph=graph,
             error=found.error,
@@ -166,4 +186,6 @@ def run_graphs(answer: Answer, path: str, engine: str, graphs: list[str]) -> Non
             tolerance=TOLERANCE,
             why="8 bits rounded elsewhere" if rounded else "a unit at a kink",
             fine=QUANTIZED if rounded else KINKED,
+            idle=placed is not None and placed.idle,
+            left=placed.left if placed is not None else "",
         )

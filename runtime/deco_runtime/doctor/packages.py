@@ -76,7 +76,9 @@ def _finding(package: Package, report: Report) -> Finding:
     if sys.platform.startswith("linux") and "V4L2" not in report.told.get("cameras", ["V4L2"]):
         words = "expected an OpenCV with V4L2 for --camera, but this one has none; install opencv-python-headless"
         return Finding("WARN", module, words, figures)
-    return Finding("OK", module, f"{version}, imported in {seconds:.2g} s", figures)
+    offers = ", ".join(report.told.get("offers", ()))
+    aside = f"; offers --provider {offers}" if offers else ""
+    return Finding("OK", module, f"{version}, imported in {seconds:.2g} s{aside}", figures)
 
 
 def advice(package: Package, report: Report) -> str:
@@ -153,7 +155,9 @@ def _try_cv2(answer: Answer, cv2: Any) -> None:
 
 def _try_onnxruntime(answer: Answer, onnxruntime: Any) -> None:
     from deco_runtime.engines.packages import runtime_packages
+    from deco_runtime.engines.providers import offered
 
+    answer(offers=list(offered()))
     answer(figures={"packages": runtime_packages(), "providers": onnxruntime.get_available_providers()})
 
 

@@ -1,4 +1,4 @@
-"""`--engine auto`: the fastest engine on this machine, timed once and kept beside the learned state."""
+"""`--engine auto` and `--provider auto`: the fastest on this machine, timed once and kept beside the learned state."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deco_runtime.engines import providers
 from deco_runtime.engines.golden import INPUTS, call_of, golden_check
 from deco_runtime.engines.registry import by_preference, engines, open_engine
-from deco_runtime.errors import BundleError
+from deco_runtime.errors import BundleError, RuntimeMissingError
 from deco_runtime.host.job import run_job
 from deco_runtime.host.job_child import Answer
 from deco_runtime.host.threads import limit_threads, threads
@@ -32,16 +33,24 @@ LIMIT_S = 120.0
 """Longest silence of a timed engine; a board may take half a minute to load one."""
 
 
-def fastest(bundle: Bundle, directory: Path, graph: str, precision: str = "fp32") -> tuple[str, str | None]:
+def fastest(
+    bundle: Bundle, directory: Path, graph: str, precision: str = "fp32", engine: str = "auto"
+) -> tuple[str, str | None]:
     """The engine of this precision to take for the bundle, and a sentence about the choice, None where there was none.
+    engine: "auto", or portable, which has only its providers to choose from.
 
-    Each usable engine computes the `graph` that the learner spends its time in, in a process of its own; one that dies,
-    hangs or is off its golden values is not taken. The times are kept in the state `directory`, and taken again for
-    other hardware, runtimes, bundles or graphs only.
+    Each usable engine, and portable on each provider that is offered, computes the `graph` that the learner spends its
+    time in, in a process of its own; one that dies, hangs or is off its golden values is not taken. The times are kept
+    in the state `directory`, and taken again for other hardware, runtimes, bundles or graphs only.
     """
-    usable = [name for name, reason in by_preference(bundle, precision).items() if reason is None]
+    if engine == "auto":
+        usable = [name for name, reason in by_preference(bundle, precision).items() if reason is None]
+    else:
+        usable = [engine]
+    if providers.PORTABLE in usable:
+        usable += providers.timed()
     if len(usable) < 2:
-        return "auto", None
+        return engine, None
     machine = _machine(bundle.hash, graph)
     times = _read(directory / FILE, machine, usable)
     if times is None:
@@ -49,16 +58,18 @@ def fastest(bundle: Bundle, directory: Path, graph: str, precision: str = "fp32"
         _write(directory / FILE, {"machine": machine, "seconds": times})
     found = {name: seconds for name, seconds in times.items() if seconds is not None}
     if not found:
-        return "auto", None
+        return engine, None
     best = min(found, key=lambda name: found[name])
     told = ", ".join(f"{name} {1e3 * s:.3g} ms" if s is not None else f"{name} fails" for name, s in times.items())
-    return best, f"--engine auto takes {best}; the {graph.replace('_', ' ')} of {IMAGES} images takes {told}"
+    option = "--engine" if engine == "auto" else "--provider"
+    return best, f"{option} auto takes {best}; the {graph.replace('_', ' ')} of {IMAGES} images takes {told}"
 
 
 def time_engine(answer: Answer, bundle: str, engine: str, graph: str, at_most: int) -> None:
     """The job: median seconds of this graph at the deployed weights, on at most so many threads.
 
-    Raises the DecoError of an engine that cannot be opened, and BundleError when it is off its golden values.
+    Raises the DecoError of an engine that cannot be opened, BundleError when it is off its golden values, and
+    RuntimeMissingError for a provider that leaves the graph to the CPU.
     """
     from deco_runtime.storage.bundle import open_bundle  # and with it OpenCV, which --help must not need
 
@@ -81,6 +92,9 @@ def time_engine(answer: Answer, bundle: str, engine: str, graph: str, at_most: i
         begun = time.perf_counter()
         call(*inputs)
         times.append(time.perf_counter() - begun)
+    placed = getattr(runner, "placed", {})
+    if graph in placed and placed[graph].idle:
+        raise RuntimeMissingError(f"expected {engine} to compute {graph}, but the CPU does; leave the provider out")
     answer(seconds=statistics.median(times[1:]))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from deco_runtime import engines as package
 from deco_runtime.engine import Engine
+from deco_runtime.engines import providers
 from deco_runtime.engines.packages import check_runtime
 from deco_runtime.errors import RuntimeMissingError, UsageError
 
@@ -49,8 +51,10 @@ def by_preference(bundle: Bundle, precision: str = "fp32") -> dict[str, str | No
     return {module.NAME: module.unusable(bundle) for module in modules if precision == module.PRECISION}
 
 
-def open_engine(bundle: Bundle, name: str = "auto", precision: str = "fp32") -> Engine:
-    """The engine `name`, or for "auto" the preferred one of this precision that is usable here.
+def open_engine(bundle: Bundle, name: str = "auto", precision: str = "fp32", directory: Path | None = None) -> Engine:
+    """The engine `name`, or for "auto" the preferred one of this precision that is usable here; "portable/NAME" is
+    portable on a provider, and precision then what its predictions may be computed in. directory: see
+    `providers.load`.
 
     Raises RuntimeMissingError when the runtime it needs is absent, doubled or unfit, UsageError for an unknown name.
     """
@@ -61,9 +65,10 @@ def open_engine(bundle: Bundle, name: str = "auto", precision: str = "fp32") -> 
         name = next((each for each, reason in reasons.items() if reason is None), "")
         if not name:
             raise RuntimeMissingError("; ".join(reason for reason in reasons.values() if reason))
-    if name not in known:
+    name, _, provider = name.partition("/")
+    if name not in known or (provider and name != providers.PORTABLE):
         raise UsageError(f"expected --engine auto or one of {', '.join(sorted(known))}, but found {name!r}")
     reason = known[name].unusable(bundle)
     if reason is not None:
         raise RuntimeMissingError(reason)
-    return known[name].load(bundle.root)
+    return providers.load(bundle, provider, precision, directory) if provider else known[name].load(bundle.root)

@@ -12,8 +12,11 @@ import cv2
 import numpy as np
 
 from deco_runtime import sources
+from deco_runtime.engine import REPRESENTATION, TRUNK
 from deco_runtime.engines.autoselect import fastest
 from deco_runtime.engines.golden import golden_check
+from deco_runtime.engines.providers import PORTABLE, left_to_the_cpu, on, to_build
+from deco_runtime.engines.providers import prepare as prepare_engine
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import BundleError
 from deco_runtime.host.threads import limit_threads
@@ -30,6 +33,7 @@ from deco_runtime.running.control import Control
 from deco_runtime.running.door import Door
 from deco_runtime.running.limits import Limits, Resources
 from deco_runtime.running.loop import Run
+from deco_runtime.running.patience import patience
 from deco_runtime.running.recent import Recent
 from deco_runtime.running.resume import START, Place
 from deco_runtime.running.scoring import Scorer, normalised, read_test_folder
@@ -65,6 +69,7 @@ class Options:
     save_every: int
     no_learn: bool = False
     guard: bool = True
+    provider: str = "auto"
     order: sources.Order = "stc"
     labels: Path | None = None
     threads: int | None = None
@@ -97,20 +102,29 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     directory = options.state if options.state is not None else whole.with_name(whole.name + states.SUFFIX)
     unwritable, unlocked = states.hold(directory) if not options.no_learn else (None, None)
     opened = open_access(options.page, directory, options.page_tls) if options.page is not None else None
-    name, choice = options.engine, None
-    if name == "auto" and not options.no_learn:  # predictions alone are not worth the seconds of a timing
-        name, choice = fastest(bundle, directory, kind.GRAPH, options.precision)
-    engine = open_engine(bundle, name, options.precision)
+    name, choice = on(options.engine, options.provider), None
+    free = options.provider == "auto" and name in ("auto", PORTABLE)
+    if free and not options.no_learn:  # predictions alone are not worth the seconds of a timing
+        name, choice = fastest(bundle, directory, kind.GRAPH, options.precision, name)
+    engine = open_engine(bundle, name, options.precision, directory)
     kind.check_engine(bundle, engine, recipe)
-    if (complaint := golden_check(bundle, engine, kind.GRAPH)) is not None:
-        raise BundleError(complaint)
     bus = Bus(View(f"{options.bundle.name} on {engine.name}"))
+    bus.add(Notifier())
     if choice:
         bus.emit(Said(choice))
+    graphs = (kind.GRAPH,) if kind.GRAPH == REPRESENTATION else (TRUNK, "predict", kind.GRAPH)
+    with patience(bus, to_build(engine, graphs)):
+        without = prepare_engine(engine, graphs)
+        complaint = golden_check(bundle, engine, kind.GRAPH)
+    if without is not None:
+        bus.emit(Said(without, "note"))
+    if complaint is not None:
+        raise BundleError(complaint)
+    if left := left_to_the_cpu(engine):
+        bus.emit(Said(left[0], "warning" if left[1] else "note"))
     for words in filter(None, (unwritable, unlocked)):
         bus.emit(Said(words, "warning"))
     bus.add(EventLog(options.events))  # behind those words, since it may say that it cannot be written
-    bus.add(Notifier())
     bus.add(Outputs(options.outputs, options.output_on, options.output_after))
     learner = kind.open(bundle, engine, recipe, np.random.default_rng(options.seed))
     guarded, restored, passed_over = Unguarded(learner), None, None
