@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_timed_again(
 ) -> None:
     good = (timed / FILE).read_text("utf-8")
     (tmp_path / FILE).write_text(change(json.loads(good)), "utf-8")
-    monkeypatch.setattr(autoselect, "_seconds", lambda path, name, graph: 2.0)  # the real one ran for `timed`
+    monkeypatch.setattr(autoselect, "_seconds", lambda *_: 2.0)  # the real one ran for `timed`
     fastest(open_bundle(bundle_path), tmp_path, GRAPH)
     again = json.loads((tmp_path / FILE).read_text("utf-8"))
     assert again["machine"] == json.loads(good)["machine"]
@@ -118,17 +118,37 @@ def test_engines_that_all_hang_leave_the_choice_to_preference(
 def test_a_place_that_cannot_be_written_does_not_matter(
     bundle_path: Path, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autoselect, "_seconds", lambda path, name, graph: 2.0)
+    monkeypatch.setattr(autoselect, "_seconds", lambda *_: 2.0)
     (tmp_path / "file").touch()
     assert fastest(open_bundle(bundle_path), tmp_path / "file" / "state", GRAPH)[1] is not None
+
+
+def run(bundle_path: Path, state: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    program = "from deco_runtime.commands.run import main; main()"
+    command = [sys.executable, "-c", program, "--bundle", str(bundle_path), "--state", str(state), *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_first_frame_does_not_wait_for_the_times(bundle_path: Path, usable: list[str], tmp_path: Path) -> None:
+    """They are taken when there is a segment to learn: not before the source is opened, nor for predictions alone."""
+    if len(usable) < 2:
+        pytest.skip(f"only {usable[0]} runs here, so there is nothing to choose")
+    state = tmp_path / "state"
+    done = run(bundle_path, state, "--video", "rtsp://127.0.0.1:1/mistyped")
+    assert done.returncode == 6
+    done = run(bundle_path, state, "--demo", "--set", "segment=4096")
+    assert json.loads(done.stdout.splitlines()[-1])["engine"] == usable[0]
+    assert not (state / FILE).exists()
+    done = run(bundle_path, state, "--demo", "--set", "segment=16", "--set", "iterations=1", "--max-segments", "1")
+    kept = json.loads((state / FILE).read_text("utf-8"))["seconds"]
+    best = min((name for name in kept if kept[name] is not None), key=lambda name: kept[name])
+    assert f"--engine auto takes {best};" in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["engine"] == best
 
 
 def test_deco_run_takes_it_and_says_so(bundle_path: Path, timed: Path) -> None:
     kept = json.loads((timed / FILE).read_text("utf-8"))["seconds"]
     best = min((name for name in kept if kept[name] is not None), key=lambda name: kept[name])
-    program = "from deco_runtime.commands.run import main; main()"
-    command = [sys.executable, "-c", program, "--bundle", str(bundle_path), "--state", str(timed), "--demo"]
-    few = ["--set", "segment=16", "--set", "iterations=1", "--max-segments", "1"]
-    done = subprocess.run([*command, *few], capture_output=True, text=True, timeout=120, check=True)
+    done = run(bundle_path, timed, "--demo", "--set", "segment=16", "--set", "iterations=1", "--max-segments", "1")
     assert f"--engine auto takes {best};" in done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["engine"] == best

@@ -145,3 +145,19 @@ def _gone(file: Path) -> bool:
     except ProcessLookupError:
         return True
     return False
+
+
+def test_a_check_that_raises_ends_the_job_and_its_process(tmp_path: Path) -> None:
+    """One that raises nothing leaves it to its limit."""
+    file = tmp_path / "pid"
+
+    def check() -> None:
+        if file.exists() and file.read_text():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_job("made_jobs:sleep", 600, check=check, file=str(file))
+    assert _gone(file)
+    report = run_job("made_jobs:sleep", 4, check=lambda: None, file=str(file))
+    assert (report.end, report.answers) == ("silent", [{"value": "before"}])
+    assert run_job("made_jobs:tell", 60, check=lambda: None, values=["a"]).told == {"value": "a", "a": 1}

@@ -182,7 +182,7 @@ def test_engines_that_are_usable_come_with_their_providers(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(providers, "timed", lambda: ["portable/cuda"])
-    monkeypatch.setattr(autoselect, "_seconds", lambda path, name, graph: asked.append(name) or 1.0 / len(asked))
+    monkeypatch.setattr(autoselect, "_seconds", lambda path, name, *_: asked.append(name) or 1.0 / len(asked))
     name, words = autoselect.fastest(bundle, tmp_path, "weight_gradient")
     assert asked == [*(each for each, reason in by_preference(bundle).items() if reason is None), "portable/cuda"]
     assert name == "portable/cuda"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deco_runtime.errors import DecoError
+from deco_runtime.host.priority import give_way, giving_way
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.learner import Learner
 from deco_runtime.running.learner_thread import Cancelled
@@ -26,7 +27,8 @@ def measure(path: Path, progress: Progress, engine: str, recipe: str, quick: boo
     """Frames are predicted one after the other without a pause: with nothing else to do, and beside a learner."""
     work, how = open_work(path, engine, recipe), effort(quick)
     learner = work.learner()
-    work.learner(iterations=1).learn(work.segment)  # opens and warms all graphs
+    learner.predict(work.frame)
+    giving_way(lambda: work.learner(iterations=1).learn(work.segment))  # opens and warms all graphs, as a live run does
     times: dict[str, list[float]] = {"idle": [], "learning": []}
 
     def predict(state: str) -> None:
@@ -77,6 +79,7 @@ class Learning(Stream):
             raise Cancelled
 
     def _loop(self) -> None:
+        give_way()
         try:
             while True:
                 self.learn(self._segment)

@@ -120,8 +120,7 @@ def _given(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
     if not given:
         raise UsageError(f"expected exactly one of {listed}, but found 0; say where the frames come from")
     if len(given) > 1:
-        live = [hasattr(found[name], "is_live") and found[name].is_live(value) for name, value in given]
-        if not all(live):
+        if not sources.are_live(given):
             raise UsageError(
                 f"expected exactly one of {listed}, or several that are live, --camera and --video URL, but found "
                 f"{len(given)}; leave some out"

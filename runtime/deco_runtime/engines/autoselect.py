@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,27 +35,28 @@ LIMIT_S = 120.0
 
 
 def fastest(
-    bundle: Bundle, directory: Path, graph: str, precision: str = "fp32", engine: str = "auto"
+    bundle: Bundle,
+    directory: Path,
+    graph: str,
+    precision: str = "fp32",
+    engine: str = "auto",
+    check: Callable[[], None] | None = None,
 ) -> tuple[str, str | None]:
     """The engine of this precision to take for the bundle, and a sentence about the choice, None where there was none.
-    engine: "auto", or portable, which has only its providers to choose from.
+    engine: "auto", or portable, which has only its providers to choose from. check: called several times a second;
+    what it raises ends the timing.
 
     Each usable engine, and portable on each provider that is offered, computes the `graph` that the learner spends its
     time in, in a process of its own; one that dies, hangs or is off its golden values is not taken. The times are kept
     in the state `directory`, and taken again for other hardware, runtimes, bundles or graphs only.
     """
-    if engine == "auto":
-        usable = [name for name, reason in by_preference(bundle, precision).items() if reason is None]
-    else:
-        usable = [engine]
-    if providers.PORTABLE in usable:
-        usable += providers.timed()
+    usable = _usable(bundle, precision, engine)
     if len(usable) < 2:
         return engine, None
     machine = _machine(bundle.hash, graph)
     times = _read(directory / FILE, machine, usable)
     if times is None:
-        times = {name: _seconds(bundle.path, name, graph) for name in usable}
+        times = {name: _seconds(bundle.path, name, graph, check) for name in usable}
         _write(directory / FILE, {"machine": machine, "seconds": times})
     found = {name: seconds for name, seconds in times.items() if seconds is not None}
     if not found:
@@ -63,6 +65,21 @@ def fastest(
     told = ", ".join(f"{name} {1e3 * s:.3g} ms" if s is not None else f"{name} fails" for name, s in times.items())
     option = "--engine" if engine == "auto" else "--provider"
     return best, f"{option} auto takes {best}; the {graph.replace('_', ' ')} of {IMAGES} images takes {told}"
+
+
+def timed(bundle: Bundle, directory: Path, graph: str, precision: str = "fp32", engine: str = "auto") -> bool:
+    """Whether `fastest` knows without taking times."""
+    usable = _usable(bundle, precision, engine)
+    return len(usable) < 2 or _read(directory / FILE, _machine(bundle.hash, graph), usable) is not None
+
+
+def _usable(bundle: Bundle, precision: str, engine: str) -> list[str]:
+    """What there is to choose from."""
+    if engine == "auto":
+        usable = [name for name, reason in by_preference(bundle, precision).items() if reason is None]
+    else:
+        usable = [engine]
+    return usable + providers.timed() if providers.PORTABLE in usable else usable
 
 
 def time_engine(answer: Answer, bundle: str, engine: str, graph: str, at_most: int) -> None:
@@ -98,9 +115,9 @@ def time_engine(answer: Answer, bundle: str, engine: str, graph: str, at_most: i
     answer(seconds=statistics.median(times[1:]))
 
 
-def _seconds(path: Path, engine: str, graph: str) -> float | None:
+def _seconds(path: Path, engine: str, graph: str, check: Callable[[], None] | None) -> float | None:
     job = f"{__name__}:time_engine"
-    report = run_job(job, LIMIT_S, bundle=str(path), engine=engine, graph=graph, at_most=threads())
+    report = run_job(job, LIMIT_S, check=check, bundle=str(path), engine=engine, graph=graph, at_most=threads())
     return float(report.told["seconds"]) if report.end == "done" else None
 
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal
@@ -27,6 +28,7 @@ PYTHON = (sys.executable, "-P") if sys.version_info >= (3, 11) else (sys.executa
 """Starts a Python that does not look at the current directory: where that was removed, Python 3.13.0 to 3.13.2 fail on
 every attribute that a module lacks, and numpy asks for some (python/cpython#130932)."""
 
+_CHECK_S = 0.2
 _DEATH_S = 2.0  # a process in the middle of a disk's or camera's system call cannot even be killed
 
 
@@ -62,12 +64,16 @@ class Report:
 
 
 def run_job(
-    function: str, limit_s: float | None, hear: Callable[[Json], None] | None = None, **arguments: Any
+    function: str,
+    limit_s: float | None,
+    hear: Callable[[Json], None] | None = None,
+    check: Callable[[], None] | None = None,
+    **arguments: Any,
 ) -> Report:
     """Run the job "module:function" with these arguments in a process of its own, and wait for its end.
 
     limit_s: longest silence, in seconds, before it is killed; None to wait for ever. hear: called with each answer as
-    it comes, and the report has none of them then.
+    it comes, and the report has none of them then. check: called several times a second; what it raises ends the job.
     """
     # The same modules as here: -c and -m alike would put the current directory first, with whatever lies in it.
     program = f"import sys; sys.path[:] = {sys.path!r}; from deco_runtime.host.job_child import main; main()"
@@ -80,7 +86,7 @@ def run_job(
         )
         assert process.stdout is not None
         try:
-            return _listen(process.stdout, process, limit_s, complaints, hear)
+            return _listen(process.stdout, process, limit_s, complaints, hear, check)
         finally:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -93,10 +99,11 @@ def _listen(
     limit_s: float | None,
     complaints: IO[bytes],
     hear: Callable[[Json], None] | None,
+    check: Callable[[], None] | None,
 ) -> Report:
     answers: list[Json] = []
     try:
-        for answer in _lines(stream, limit_s):
+        for answer in _lines(stream, limit_s, check):
             if "end" in answer:
                 return _said(answer, answers, complaints)
             (hear or answers.append)(answer)
@@ -122,8 +129,8 @@ def _error(exit_code: int, words: str) -> DecoError:
     return next((kind for kind in DecoError.__subclasses__() if kind.exit_code == exit_code), DecoError)(words)
 
 
-def _lines(stream: IO[bytes], limit_s: float | None) -> Iterator[Json]:
-    """The answers until the stream ends. Raises queue.Empty after limit_s seconds without one."""
+def _lines(stream: IO[bytes], limit_s: float | None, check: Callable[[], None] | None) -> Iterator[Json]:
+    """The answers until the stream ends. Raises queue.Empty after limit_s seconds without one, and what check does."""
     lines: queue.Queue[bytes] = queue.Queue()
 
     def read() -> None:
@@ -132,8 +139,19 @@ def _lines(stream: IO[bytes], limit_s: float | None) -> Iterator[Json]:
                 lines.put(line)
         lines.put(b"")
 
+    def following() -> bytes:
+        if check is None:
+            return lines.get(timeout=limit_s)
+        end = None if limit_s is None else time.monotonic() + limit_s
+        while True:
+            check()
+            with contextlib.suppress(queue.Empty):
+                return lines.get(timeout=_CHECK_S)
+            if end is not None and time.monotonic() > end:
+                raise queue.Empty
+
     threading.Thread(target=read, daemon=True).start()
-    while line := lines.get(timeout=limit_s):
+    while line := following():
         yield json.loads(line)
 
 

@@ -12,20 +12,21 @@ import cv2
 import numpy as np
 
 from deco_runtime import sources
-from deco_runtime.engine import REPRESENTATION, TRUNK
-from deco_runtime.engines.autoselect import fastest
+from deco_runtime.engine import REPRESENTATION, TRUNK, Engine
+from deco_runtime.engines.autoselect import fastest, timed
 from deco_runtime.engines.golden import golden_check
 from deco_runtime.engines.providers import PORTABLE, left_to_the_cpu, on, to_build
 from deco_runtime.engines.providers import prepare as prepare_engine
 from deco_runtime.engines.registry import open_engine
-from deco_runtime.errors import BundleError
+from deco_runtime.errors import BundleError, DecoError
+from deco_runtime.host.priority import giving_way
 from deco_runtime.host.threads import limit_threads
 from deco_runtime.learning import registry
 from deco_runtime.learning.frozen import Frozen
 from deco_runtime.learning.guard import Guarded, Unguarded
 from deco_runtime.learning.harm import Labelled
 from deco_runtime.learning.learner import Learner
-from deco_runtime.learning.recipe import override
+from deco_runtime.learning.recipe import Recipe, override
 from deco_runtime.page.listener import Page, open_access
 from deco_runtime.preprocess import check_method
 from deco_runtime.running.autosave import Saver
@@ -48,6 +49,7 @@ from deco_runtime.telemetry.output.outputs import On, Outputs
 from deco_runtime.telemetry.redact import redact
 from deco_runtime.telemetry.systemd import Notifier
 from deco_runtime.telemetry.terminal_view import View
+from deco_runtime.types import Check
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,12 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     opened = open_access(options.page, directory, options.page_tls) if options.page is not None else None
     name, choice = on(options.engine, options.provider), None
     free = options.provider == "auto" and name in ("auto", PORTABLE)
+    which, choose = (bundle, directory, kind.GRAPH, options.precision, name), None
     if free and not options.no_learn:  # predictions alone are not worth the seconds of a timing
-        name, choice = fastest(bundle, directory, kind.GRAPH, options.precision, name)
+        if timed(*which):
+            name, choice = fastest(*which)
+        else:  # the first frame does not wait for that
+            choose = partial(fastest, *which)
     engine = open_engine(bundle, name, options.precision, directory)
     kind.check_engine(bundle, engine, recipe)
     bus = Bus(View(f"{options.bundle.name} on {engine.name}"))
@@ -115,7 +121,10 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     graphs = (kind.GRAPH,) if kind.GRAPH == REPRESENTATION else (TRUNK, "predict", kind.GRAPH)
     with patience(bus, to_build(engine, graphs)):
         without = prepare_engine(engine, graphs)
-        complaint = golden_check(bundle, engine, kind.GRAPH)
+        check = partial(golden_check, bundle, engine, kind.GRAPH)
+        # Which opens the learner's graph: beside a camera its threads give way, but not those of predictions.
+        apart = kind.GRAPH != REPRESENTATION and sources.are_live(given)
+        complaint = giving_way(check) if apart else check()
     if without is not None:
         bus.emit(Said(without, "note"))
     if complaint is not None:
@@ -167,6 +176,7 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
         max_segments=options.max_segments,
         started=started,
         reopen=reopen,
+        choose=partial(_faster, choose, bundle, directory, kind, recipe, options.precision, bus) if choose else None,
     )
     control, taught = Control(run, directory, recent := Recent()), not options.no_learn and not unwritable
     if opened is not None or taught:  # else nobody can ask for what was seen
@@ -176,6 +186,34 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     if taught:
         bus.add(Door(directory, control, bus))
     return run, behind
+
+
+def _faster(
+    choose: Callable[..., tuple[str, str | None]],
+    bundle: Bundle,
+    directory: Path,
+    kind: type[Learner],
+    recipe: Recipe,
+    precision: str,
+    bus: Bus,
+    now: Engine,
+    check: Check,
+) -> Engine:
+    """The fastest engine, by times that are taken now; the one there is now where another cannot be used."""
+    name, words = choose(check=check)
+    if words:
+        bus.emit(Said(words))
+    if name in ("auto", now.name):
+        return now
+    try:
+        engine = open_engine(bundle, name, precision, directory)
+        kind.check_engine(bundle, engine, recipe)
+        if (complaint := golden_check(bundle, engine, kind.GRAPH)) is not None:
+            raise BundleError(complaint)
+    except DecoError as error:
+        bus.emit(Said(f"goes on with {now.name}: {error}", "warning"))
+        return now
+    return engine
 
 
 def open_guard(bundle: Bundle, learner: Learner) -> tuple[Guarded, str | None]:

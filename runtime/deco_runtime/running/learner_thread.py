@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from deco_runtime.host.priority import give_way
 from deco_runtime.types import Segment
 
 
@@ -59,6 +60,7 @@ class Worker:
         self._thread.join()
 
     def _loop(self) -> None:
+        give_way()
         while (given := self._waiting.get()) is not None:
             try:
                 if isinstance(given, Segment):

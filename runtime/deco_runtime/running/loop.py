@@ -35,7 +35,7 @@ from deco_runtime.storage.bundle import Bundle
 from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.redact import redact
 from deco_runtime.telemetry.report import Reporter, Tally
-from deco_runtime.types import Floats, Frame, Ints, Notice, Observed, Segment
+from deco_runtime.types import Check, Floats, Frame, Ints, Notice, Observed, Segment
 
 SCORE_EVERY = 5
 """Segments between two scores of `--test`, at least: thousands of images take longer than a segment."""
@@ -60,15 +60,17 @@ class Run(Stream):
         max_segments: int | None,
         started: float,
         reopen: Callable[[], FrameSource],
+        choose: Callable[[Engine, Check], Engine] | None = None,
     ) -> None:
         """started: monotonic time the program began, for the first prediction. reopen: opens a replayed source from its
-        beginning."""
+        beginning. choose: the engine to go on with, given the one there is; asked before the first segment is learned,
+        since that takes a while."""
         super().__init__(guarded)
         self.bundle, self.engine, self.source = bundle, engine, source
         self.scorer, self.bus = scorer, bus
         self.stop = threading.Event()
         self._saver, self._resources, self._max_segments = saver, resources, max_segments
-        self._started, self._reopen = started, reopen
+        self._started, self._reopen, self._choose = started, reopen, choose
         self._frozen_theta = bundle.weights()
         self._frozen: float | None = None
         self._before: float | None = None
@@ -218,6 +220,10 @@ class Run(Stream):
     def _learn(self, segment: Segment, place: Place) -> None:
         """Learn one segment that ends at this place of a replayed source (START for a live one)."""
         learner = self.learner
+        if self._choose is not None:
+            self._report.doing("timing engines")
+            self.engine = learner.engine = self._choose(self.engine, self.check)
+            self._choose = None
         self.retrain_if_due()  # one that the last run, or want of memory, had to give up
         paused = self.guarded.pause
         check = self._counting(*learner.steps)

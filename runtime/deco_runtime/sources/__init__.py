@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
@@ -119,3 +119,9 @@ def discover() -> dict[str, ModuleType]:
     names = [info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")]
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
     return dict(sorted((module.OPTION.name, module) for module in modules if hasattr(module, "OPTION")))
+
+
+def are_live(given: Sequence[tuple[str, Any]]) -> bool:
+    """Whether all sources, each by its option's name and value, are live."""
+    found = discover()
+    return all(hasattr(found[name], "is_live") and found[name].is_live(value) for name, value in given)
