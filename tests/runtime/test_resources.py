@@ -319,7 +319,9 @@ def test_threads_are_those_of_the_timing(
     bundle = open_bundle(bundle_path)
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(autoselect, "by_preference", lambda *_: {"portable": None, "openvino": None})
-    monkeypatch.setattr(autoselect, "run_job", lambda job, limit, **arguments: told.append(arguments) or Report("died"))
+    monkeypatch.setattr(
+        autoselect, "run_job", lambda job, limit, check, **arguments: told.append(arguments) or Report("died")
+    )
     for _ in range(2):
         assert autoselect.fastest(bundle, tmp_path, "weight_gradient") == ("auto", None)
         assert [(job["engine"], job["at_most"]) for job in told] == [("portable", 1), ("openvino", 1)]
