@@ -1,4 +1,4 @@
-"""deco-eval as its users run it, on the digits and the smallest preset."""
+"""deco-eval as its users run it, on the digits and the smallest preset; in processes where these can matter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,14 +26,16 @@ from bases import quick_base
 from click.testing import CliRunner
 from deco_benchmarks import sweep
 from deco_benchmarks.config import Config
-from deco_benchmarks.eval_cli import command
+from deco_benchmarks.eval_cli import command, main
 from deco_benchmarks.sweep import read
 from deco_benchmarks.trial import base_bundle, order_of, split
 from deco_export.data import digits
 from deco_runtime.errors import DecoError, UsageError
 from deco_runtime.storage.bundle import open_bundle
 from deco_runtime.storage.lock import lock, unlock
+from processes import here
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 KEYS = (
     "row", "dataset", "labelled", "ipc", "stream", "seed", "final_accuracy", "frozen_accuracy", "seconds",
     "peak_memory_mb",
@@ -43,15 +46,24 @@ COMMAND = (sys.executable, "-c", "from deco_benchmarks.eval_cli import main; mai
 
 
 def deco_eval(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    return here(main, *arguments)
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of a sweep in a process of its own."""
     out = tmp_path_factory.mktemp("results")
-    done = deco_eval("run", "--rows", "DECO,Frozen,Head", "--ipc", 2, "--seeds", 1, "--out", out)
+    asked = ["run", "--rows", "DECO,Frozen,Head", "--ipc", "2", "--seeds", "1", "--out", str(out)]
+    done = subprocess.run([*COMMAND, *asked], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return out
+
+
+@pytest.fixture
+def begun(swept: Path, tmp_path: Path) -> Path:
+    """A folder without results, beside which lies the bundle that its trials start from, as from an earlier sweep."""
+    shutil.copytree(swept / ".bases", tmp_path / "out" / ".bases")
+    return tmp_path / "out"
 
 
 def results(out: Path) -> dict[str, dict]:
@@ -109,10 +121,10 @@ def test_augmented_pretraining_makes_a_base_of_its_own(swept: Path) -> None:
     assert plain.key != augmented.key
 
 
-def test_two_jobs_give_what_one_gives(swept: Path, tmp_path: Path) -> None:
-    done = deco_eval("run", "--rows", "DECO,Frozen", "--ipc", 2, "--seeds", 1, "--jobs", 2, "--out", tmp_path / "out")
+def test_two_jobs_give_what_one_gives(swept: Path, begun: Path) -> None:
+    done = deco_eval("run", "--rows", "DECO,Frozen", "--ipc", 2, "--seeds", 1, "--jobs", 2, "--out", begun)
     assert done.returncode == 0, done.stderr
-    one, two = results(swept), results(tmp_path / "out")
+    one, two = results(swept), results(begun)
     for name in ("DECO-0", "Frozen-0"):
         assert two[name]["final_accuracy"] == pytest.approx(one[name]["final_accuracy"], abs=0.03)
 
@@ -170,24 +182,24 @@ def kill_one(process: subprocess.Popen[str], title: str, least: int) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the worker in /proc")
-def test_a_ray_worker_killed_in_the_middle_of_a_trial(swept: Path, tmp_path: Path) -> None:
+def test_a_ray_worker_killed_in_the_middle_of_a_trial(swept: Path, begun: Path) -> None:
     """Two workers; the trial of the killed one is done again, and all results are what one process gives."""
     pytest.importorskip("ray")
     asked = ("--rows", "DECO,Frozen,Head", "--ipc", 2, "--seeds", 1, "--ray", "local", "--jobs", 2)
-    with sweeping("run", *asked, "--out", tmp_path / "out") as process:
+    with sweeping("run", *asked, "--out", begun) as process:
         kill_one(process, "ray::_attempt_far_away", 1)
         _, said = process.communicate(timeout=200)
     assert process.returncode == 0, said
-    assert not list((tmp_path / "out").glob("*.failed"))
-    one, two = results(swept), results(tmp_path / "out")
+    assert not list(begun.glob("*.failed"))
+    one, two = results(swept), results(begun)
     assert two.keys() == one.keys()
     for name, result in two.items():
         assert result["final_accuracy"] == pytest.approx(one[name]["final_accuracy"], abs=0.03)
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the worker in /proc")
-def test_a_killed_worker_of_jobs_is_one_sentence(tmp_path: Path) -> None:
-    with sweeping("run", "--rows", "DECO", "--ipc", 2, "--seeds", 2, "--jobs", 2, "--out", tmp_path) as process:
+def test_a_killed_worker_of_jobs_is_one_sentence(begun: Path) -> None:
+    with sweeping("run", "--rows", "DECO,Head", "--ipc", 2, "--seeds", 1, "--jobs", 2, "--out", begun) as process:
         kill_one(process, "spawn_main", 2)
         _, said = process.communicate(timeout=200)
     assert process.returncode == 1
@@ -203,12 +215,12 @@ def test_a_ray_cluster_that_is_not_there(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_failed_trial_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
-    done = deco_eval("run", "--rows", "Frozen", "--ipc", "2,500", "--seeds", 1, "--out", tmp_path)
+def test_a_failed_trial_is_recorded_and_the_others_go_on(begun: Path) -> None:
+    done = deco_eval("run", "--rows", "Frozen", "--ipc", "2,500", "--seeds", 1, "--out", begun)
     assert done.returncode == 0, done.stderr
     assert "1 trials failed" in done.stderr
-    assert [r["ipc"] for r in results(tmp_path).values()] == [2]
-    (failed,) = tmp_path.glob("*.failed")
+    assert [r["ipc"] for r in results(begun).values()] == [2]
+    (failed,) = begun.glob("*.failed")
     assert "--ipc 500" in json.loads(failed.read_text())["error"]
     assert "ipc 500, seed 0: failed: expected" in done.stdout
 
@@ -234,22 +246,11 @@ def test_rows_that_keep_no_image_start_from_a_bundle_without_a_buffer(
     assert same is (pretraining == "plain")
 
 
-def test_a_drifting_stream_is_scored_at_its_end_and_clean(tmp_path: Path) -> None:
-    done = deco_eval(
-        "run",
-        "--rows",
-        "Frozen",
-        "--ipc",
-        2,
-        "--seeds",
-        1,
-        "--stream",
-        "stc=50,interleave=2,drift=5",
-        "--out",
-        tmp_path,
-    )
+def test_a_drifting_stream_is_scored_at_its_end_and_clean(begun: Path) -> None:
+    drifting = ("--stream", "stc=50,interleave=2,drift=5")
+    done = deco_eval("run", "--rows", "Frozen", "--ipc", 2, "--seeds", 1, *drifting, "--out", begun)
     assert done.returncode == 0, done.stderr
-    (result,) = results(tmp_path).values()
+    (result,) = results(begun).values()
     assert result["final_accuracy"] == result["frozen_accuracy"] < result["final_accuracy_clean"]
     assert result["final_accuracy_clean"] == result["frozen_accuracy_clean"] == result["before_accuracy_clean"]
     said = f"before the stream {result['before_accuracy']:.1%}, after it {result['final_accuracy']:.1%}, never updated"
@@ -278,7 +279,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_recorded_stream_and_labelled_images_of_another_folder(recording: Path, tmp_path: Path) -> None:
     data = ("--data", recording / "room", "--labelled-from", recording / "photos", "--stream", "recorded")
-    rows = ("--rows", "Frozen,Head", "--ipc", 0, "--seeds", 1, "--jobs", 2)
+    rows = ("--rows", "Frozen,Head", "--ipc", 0, "--seeds", 1)
     done = deco_eval("run", *data, *rows, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "note:" not in done.stderr

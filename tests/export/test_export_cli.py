@@ -1,4 +1,4 @@
-"""deco-export as a user meets it: a process of its own, on a small image folder."""
+"""deco-export as a user meets it, on a small image folder: in a process of its own where that can matter."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from importlib import util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ import pytest
 torch = pytest.importorskip("torch")
 cv2 = pytest.importorskip("cv2")
 
-from deco_export import models, pretrain  # noqa: E402
+import onnx  # noqa: E402
+from deco_export import models, ort_artifacts, pretrain  # noqa: E402
+from deco_export.cli import main  # noqa: E402
 from deco_export.export import guard_images  # noqa: E402
 from deco_export.images import Images  # noqa: E402
 from deco_runtime.engine import EXACT, REPRESENTATION  # noqa: E402
@@ -32,8 +35,10 @@ from deco_runtime.learning.calibrate import MIXED, NETWORK, REGRESSION, WORTH  #
 from deco_runtime.learning.origin import fitted  # noqa: E402
 from deco_runtime.learning.registry import named  # noqa: E402
 from deco_runtime.storage.bundle import open_bundle  # noqa: E402
+from processes import here  # noqa: E402
 from torch import nn  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 COLOURS = {"blue": (200, 40, 40), "green": (40, 200, 40), "red": (40, 40, 200)}
 IMAGES = 10
 SMALL = ("--image-size", "16", "--width", "4", "--depth", "1", "--ipc", "1", "--labelled", "0.6")
@@ -46,12 +51,22 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-c", "from deco_export.cli import main; main()", *map(str, arguments)]
 
 
-def export(*arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run to the end; path: one more folder to import from."""
-    found = os.environ.get("PYTHONPATH")
-    joined = os.pathsep.join(str(p) for p in (path, found) if p)
-    environment = {**os.environ, "PYTHONPATH": joined} if joined else None
-    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=120)
+def export(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run to the end in a process of its own."""
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def models_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, str], None]]:
+    """Have a module my_models with this content below this folder."""
+
+    def write(folder: Path, content: str) -> None:
+        (folder / "my_models.py").write_text(content)
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.delitem(sys.modules, "my_models", raising=False)
+
+    yield write
+    sys.modules.pop("my_models", None)
 
 
 def interrupt(stage: str, number: int, *arguments: object) -> tuple[int, str]:
@@ -171,7 +186,7 @@ def test_many_classes_share_the_guard_images() -> None:
 
 def test_deco_plus_needs_no_condensed_images_and_gets_none_unless_asked(photos: Path, tmp_path: Path) -> None:
     place = USUAL.index("--ipc")
-    done = export("--data", photos, "--out", tmp_path / "bundle", *USUAL[:place], *USUAL[place + 2 :])
+    done = here(main, "--data", photos, "--out", tmp_path / "bundle", *USUAL[:place], *USUAL[place + 2 :])
     assert done.returncode == 0, done.stderr
     assert "condensing" not in done.stderr
     bundle = open_bundle(tmp_path / "bundle")
@@ -182,7 +197,7 @@ def test_deco_plus_needs_no_condensed_images_and_gets_none_unless_asked(photos: 
 
 
 def test_nothing_held_out_means_no_guard_images_and_is_said(photos: Path, tmp_path: Path) -> None:
-    done = export("--data", photos, "--out", tmp_path / "bundle", *USUAL, "--val", "0", "--recipe", "paper")
+    done = here(main, "--data", photos, "--out", tmp_path / "bundle", *USUAL, "--val", "0", "--recipe", "paper")
     assert done.returncode == 0, done.stderr
     assert "note: made without images for the guard of updates" in done.stderr
     bundle = open_bundle(tmp_path / "bundle")
@@ -223,14 +238,14 @@ def test_the_bundle_gives_its_golden_values_on_every_engine(
 
 
 def test_help_teaches() -> None:
-    done = export("--help")
+    done = here(main, "--help")
     assert done.returncode == 0
     for needed in ("--data", "--out", "--ipc", "--labelled", "DIR/<class>/<image>", "deco-export --out digits-bundle"):
         assert needed in done.stdout
 
 
 def test_a_missing_out_is_a_usage_error() -> None:
-    done = export()
+    done = here(main)
     assert done.returncode == 2
     assert "--out" in done.stderr
     assert "Traceback" not in done.stderr
@@ -252,40 +267,20 @@ REFUSED: dict[str, tuple[tuple[str, ...], int, str]] = {
 """Arguments, exit status, and what the sentence names."""
 
 
-@pytest.fixture(scope="module")
-def refusals(
-    photos: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, subprocess.CompletedProcess[str]]]:
-    """Where they ran, and how each ended; two at a time, as most of it is importing torch."""
-    tmp = tmp_path_factory.mktemp("refused")
-    for folder in ("single/red", "taken", "out"):
-        (tmp / folder).mkdir(parents=True)
-    (tmp / "taken" / "diary.txt").write_text("dear")
-    (tmp / "my_models.py").write_text(MY_MODELS)
-
-    def run(name: str) -> subprocess.CompletedProcess[str]:
-        arguments = [argument.format(tmp=tmp, photos=photos) for argument in REFUSED[name][0]]
-        return export("--out", tmp / "out" / name, *USUAL, *arguments, path=tmp)
-
-    with ThreadPoolExecutor(2) as pool:
-        return tmp, dict(zip(REFUSED, pool.map(run, REFUSED), strict=True))
-
-
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_work_is_refused(
-    case: str, refusals: tuple[Path, dict[str, subprocess.CompletedProcess[str]]]
+def test_what_cannot_work_is_refused_and_all_is_left_as_it_was(
+    case: str, photos: Path, tmp_path: Path, models_in: Callable[[Path, str], None]
 ) -> None:
-    _, status, named = REFUSED[case]
-    assert named in refused(refusals[1][case], status)
-
-
-def test_a_refusal_leaves_everything_as_it_was(
-    refusals: tuple[Path, dict[str, subprocess.CompletedProcess[str]]],
-) -> None:
-    tmp, _ = refusals
-    assert list((tmp / "out").iterdir()) == []
-    assert sorted(path.name for path in tmp.iterdir() if path.name[0] == ".") == []
-    assert [(path.name, path.read_text()) for path in (tmp / "taken").iterdir()] == [("diary.txt", "dear")]
+    for folder in ("single/red", "taken", "out"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "taken" / "diary.txt").write_text("dear")
+    models_in(tmp_path, MY_MODELS)
+    given, status, named = REFUSED[case]
+    arguments = [argument.format(tmp=tmp_path, photos=photos) for argument in given]
+    assert named in refused(here(main, "--out", tmp_path / "out" / case, *USUAL, *arguments), status)
+    assert list((tmp_path / "out").iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] == ".") == []
+    assert [(path.name, path.read_text()) for path in (tmp_path / "taken").iterdir()] == [("diary.txt", "dear")]
 
 
 MY_MODELS = """
@@ -329,14 +324,13 @@ def other_classes(classes, image_size):
 """
 
 
-def test_a_users_own_model_is_exported_into_one_file(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "my_models.py").write_text(MY_MODELS)
+def test_a_users_own_model_is_exported_into_one_file(
+    photos: Path, tmp_path: Path, models_in: Callable[[Path, str], None]
+) -> None:
+    models_in(tmp_path, MY_MODELS)
     out = tmp_path / "out" / "mine.deco"
-    done = export(
-        *("--data", photos, "--out", out, "--model", "my_models:mine", "--image-size", "16", "--epochs", "2"),
-        *("--ipc", "1", "--labelled", "0.6"),
-        path=tmp_path,
-    )
+    usual = ("--image-size", "16", "--epochs", "2", "--ipc", "1", "--labelled", "0.6")
+    done = here(main, "--data", photos, "--out", out, "--model", "my_models:mine", *usual)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in out.parent.iterdir()) == ["mine.deco", "mine.deco-report.html"]
     assert zipfile.is_zipfile(out)
@@ -367,52 +361,40 @@ def hard(classes, image_size):
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, classes)),
     )
 """
-WRONG = """
-from deco_export import ort_artifacts
-
-made = ort_artifacts.gradient_graphs
-
-
-def wrong(fresh):
-    graphs = made(fresh)
-    name = next(iter(graphs))
-    {}
-    return graphs
-
-
-ort_artifacts.gradient_graphs = wrong
-from deco_export.cli import main
-
-main()
-"""
+Spoil = Callable[[onnx.GraphProto], object]
 
 
 @pytest.mark.skipif("ort-training" not in ENGINES, reason="no onnxruntime-training here")
 @pytest.mark.parametrize(
-    ("program", "model", "reason"),
+    ("spoil", "model", "reason"),
     [
-        (
-            "from deco_export.cli import main; main()",
-            ("my_models:hard",),
-            "The gradient builder has not been registered",
-        ),
+        (None, ("my_models:hard",), "The gradient builder has not been registered"),
         # One that onnxruntime does not open, and one that gives other values than torch.
-        (WRONG.format("del graphs[name].graph.input[0]"), ("convnet", "--width", "4", "--depth", "1"), ""),
-        (WRONG.format("graphs[name].graph.node[-1].op_type = 'Neg'"), ("convnet", "--width", "4", "--depth", "1"), ""),
+        (lambda graph: graph.input.pop(0), ("convnet", "--width", "4", "--depth", "1"), ""),
+        (lambda graph: setattr(graph.node[-1], "op_type", "Neg"), ("convnet", "--width", "4", "--depth", "1"), ""),
     ],
 )
 def test_whatever_the_optional_graphs_die_of_there_is_a_bundle(
-    program: str, model: tuple[str, ...], reason: str, photos: Path, tmp_path: Path
+    spoil: Spoil | None,
+    model: tuple[str, ...],
+    reason: str,
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    models_in: Callable[[Path, str], None],
 ) -> None:
-    (tmp_path / "my_models.py").write_text(HARD)
+    models_in(tmp_path, HARD)
+    made = ort_artifacts.gradient_graphs
+
+    def wrong(fresh: Any) -> dict[str, Any]:
+        graphs = made(fresh)
+        if spoil is not None:
+            spoil(next(iter(graphs.values())).graph)
+        return graphs
+
+    monkeypatch.setattr(ort_artifacts, "gradient_graphs", wrong)
     usual = ("--image-size", "16", "--epochs", "0", "--labelled", "0.6", "--model", *model)
-    done = subprocess.run(
-        [sys.executable, "-c", program, "--data", str(photos), "--out", str(tmp_path / "b"), *usual],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
-        timeout=120,
-    )
+    done = here(main, "--data", photos, "--out", tmp_path / "b", *usual)
     assert done.returncode == 0, done.stderr
     (note,) = [line for line in done.stderr.splitlines() if "made without --engine ort-training" in line]
     assert note.startswith(f"note: made without --engine ort-training: {reason}")
@@ -435,12 +417,10 @@ def test_whatever_the_optional_graphs_die_of_there_is_a_bundle(
     ],
 )
 def test_a_broken_model_is_refused_in_one_sentence(
-    name: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, reason: str, tmp_path: Path, models_in: Callable[[Path, str], None]
 ) -> None:
-    (tmp_path / "my_models.py").write_text(MY_MODELS)
+    models_in(tmp_path, MY_MODELS)
     (tmp_path / "bad_syntax.py").write_text("def mine(:")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_models", raising=False)
     with pytest.raises(UsageError, match=reason) as refusal:
         models.factory(name, 3, 16, None, None)
     assert name in str(refusal.value)

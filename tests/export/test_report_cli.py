@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,8 +12,10 @@ import pytest
 torch = pytest.importorskip("torch")
 cv2 = pytest.importorskip("cv2")
 
+from deco_export.cli import main  # noqa: E402
 from deco_export.export import Exported, Options, export  # noqa: E402
 from deco_runtime.storage.bundle import open_bundle  # noqa: E402
+from processes import here  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 COLOURS = {"blue": (200, 40, 40), "green": (40, 200, 40), "red": (40, 40, 200)}
@@ -40,10 +41,8 @@ def made(data: Path | str, out: Path, validation: float = 0.3, recipe: str = "de
 
 
 def cli(*arguments: object) -> subprocess.CompletedProcess[str]:
-    code = "from deco_export.cli import main; main()"
     small = ("--image-size", "16", "--width", "8", "--depth", "2", "--epochs", "10", "--labelled", "0.3")
-    command = [sys.executable, "-c", code, *small, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return here(main, *small, *arguments)
 
 
 def test_a_digits_export_writes_one_unless_told_not_to(tmp_path: Path) -> None:

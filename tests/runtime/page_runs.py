@@ -93,11 +93,12 @@ class Open:
 @contextmanager
 def page_of(
     bundle: Path, state: Path, picture: Callable[[int], Picture], *options: str, env: Mapping[str, str] | None = None,
-    where: str = "127.0.0.1:0", fps: float = 40.0,
+    where: str = "127.0.0.1:0", fps: float = 40.0, first: str = "",
 ) -> Iterator[Open]:  # fmt: skip
-    """A run with a page before such a camera, once frames come."""
+    """A run with a page before such a camera, once frames come. first: Python that its process does before."""
     with mjpeg_server(picture, fps=fps) as url:
-        command = [*COMMAND, "--bundle", str(bundle), "--video", url, "--state", str(state), "--page", where]
+        program = [*COMMAND[:-1], f"{first}\n{COMMAND[-1]}"]
+        command = [*program, "--bundle", str(bundle), "--video", url, "--state", str(state), "--page", where]
         command += ["--engine", "portable", "--set", "segment=32", *options]
         with started(command, env={**os.environ, **(env or {})}) as process:
             assert process.stderr is not None

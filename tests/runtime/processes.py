@@ -1,14 +1,20 @@
-"""Processes that tests start, and what those write while they run."""
+"""Commands that tests run: processes that they start, what those write while they run, and runs without a process."""
 
 from __future__ import annotations
 
+import io
 import json
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+
+import pytest
+from deco_runtime.start import ENDING, IGNORED
 
 
 @contextmanager
@@ -38,3 +44,21 @@ def wait_for(path: Path, kind: str, at_least: int = 1, **figures: Any) -> list[d
         assert time.monotonic() < limit, f"fewer than {at_least} of {kind} {figures} in {path}"
         time.sleep(0.02)
     return found
+
+
+def here(main: Callable[[], None], *arguments: object) -> subprocess.CompletedProcess[str]:
+    """What a command that ends by itself does, in this process: one of its own takes seconds to import torch. For what
+    does not depend on the process; each command has tests too that start one."""
+    out, said = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (*ENDING, *IGNORED)}
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(said):
+        patch.setattr(sys, "argv", ["command", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), said.getvalue())

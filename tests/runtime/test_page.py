@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import cv2
 import numpy as np
@@ -249,22 +250,52 @@ def test_the_dashboard_asks_for_metrics_that_there_are(page: Open) -> None:
     assert all(name in documented for name in names if name.startswith("deco_") and not name.endswith("_created"))
 
 
-def test_a_viewer_that_does_not_read_costs_nothing_and_others_go_on(page: Open) -> None:
-    port = int(page.root.rpartition(":")[2])
-    stuck = socket.create_connection(("127.0.0.1", port))
-    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    stuck.sendall(b"GET /live.mjpg HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-    with socket.create_connection(("127.0.0.1", port)) as other:
-        other.sendall(b"GET /live.mjpg HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        stream, seen = other.makefile("rb"), set()
-        while len(seen) < 4:
-            line = stream.readline()
-            if line.lower().startswith(b"content-length"):
-                size = int(line.split(b":")[1])
-                stream.readline()
-                seen.add(stream.read(size))
-    stuck.close()
-    assert all(cv2.imdecode(np.frombuffer(each, np.uint8), cv2.IMREAD_COLOR) is not None for each in seen)
+CONNECTIONS = Path("/proc/net/tcp")
+
+
+def is_held(port: int, viewer: socket.socket) -> bool:
+    """Whether a program still has the page's end of this connection: an inode in the kernel's table."""
+    ends = [f"0100007F:{each:04X}" for each in (port, viewer.getsockname()[1])]
+    rows = [line.split() for line in CONNECTIONS.read_text().splitlines()[1:]]
+    return any(row[1:3] == ends and row[9] != "0" for row in rows)
+
+
+def frames_of(stream: BinaryIO) -> Iterator[bytes]:
+    """The pictures of a live stream, as JPEG files."""
+    while line := stream.readline():
+        if line.lower().startswith(b"content-length"):
+            stream.readline()
+            yield stream.read(int(line.split(b":")[1]))
+
+
+@pytest.mark.skipif(not CONNECTIONS.exists(), reason="asks Linux for its connections")
+def test_a_viewer_that_does_not_read_is_dropped_and_others_go_on(bundle_path: Path, tmp_path: Path) -> None:
+    """In seconds: what is sent to it fills what the kernel keeps for it, and then it has SLOW_S."""
+    pytest.importorskip("starlette", reason="the page needs the extra [page]")
+    noise = np.random.default_rng(0).integers(0, 256, (8, 480, 640, 3), np.uint8)
+    request = b"GET /live.mjpg HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with page_of(
+        bundle_path, tmp_path / "state", lambda i: noise[i % 8], "--recipe", "deco+", "--no-learn", fps=10,
+        first="from deco_runtime.page import _connection; _connection.SLOW_S = 1.0",
+    ) as page, socket.socket() as stuck:  # fmt: skip
+        port = int(page.root.rpartition(":")[2])
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.connect(("127.0.0.1", port))
+        stuck.sendall(request)
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as other:
+            other.sendall(request)
+            seen = frames_of(other.makefile("rb"))
+            assert next(seen) != next(seen)
+            assert is_held(port, stuck)
+            limit = time.monotonic() + 60
+            while is_held(port, stuck):
+                next(seen)
+                assert time.monotonic() < limit, "the viewer that does not read is not dropped"
+            first, second = next(seen), next(seen)
+            assert is_held(port, other)
+    for each in (first, second):
+        assert cv2.imdecode(np.frombuffer(each, np.uint8), cv2.IMREAD_COLOR).shape == (480, 640, 3)
+    assert first != second
 
 
 def test_elsewhere_a_token_is_needed(bundle_path: Path, tmp_path: Path) -> None:

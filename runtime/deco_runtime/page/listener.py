@@ -66,6 +66,7 @@ class Page(Listener):
         import uvicorn
 
         from deco_runtime.page._app import app
+        from deco_runtime.page._connection import WAITING, Connection
         from deco_runtime.page._metrics import Metrics
 
         self._frames, board, metrics = pictures.Frames(), Board(control, title), Metrics(control, engine)
@@ -75,12 +76,13 @@ class Page(Listener):
         self._server: uvicorn.Server = uvicorn.Server(
             uvicorn.Config(
                 app(control, board, metrics, self._frames, access),
-                loop="asyncio", http="h11", ws="none", lifespan="off", interface="asgi3",
+                loop="asyncio", http=Connection, ws="none", lifespan="off", interface="asgi3",
                 log_config=None, access_log=False, server_header=False, date_header=False,
                 timeout_keep_alive=5, timeout_graceful_shutdown=1, h11_max_incomplete_event_size=16 << 10,
                 ssl_certfile=access.certificate, ssl_keyfile=access.key,
             )
         )  # fmt: skip
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WAITING)  # its connections have it from it
         self._thread = threading.Thread(target=self._server.run, args=([listening],), name="page", daemon=True)
         self._thread.start()
         shown = replace(access, host="127.0.0.1" if access.host in ("0.0.0.0", "::") else access.host)
