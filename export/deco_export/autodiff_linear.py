@@ -62,7 +62,7 @@ def _matmul(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str
     return [da, db]
 
 
-def _sliding(g: Graph, node: onnx.NodeProto) -> dict[str, Any]:
+def sliding(g: Graph, node: onnx.NodeProto) -> dict[str, Any]:
     """Sizes of a 2-D convolution or pooling: kernel, stride, dilation, pads (four), input and output sides."""
     how = attributes(node)
     if how.get("ceil_mode", 0):
@@ -101,7 +101,7 @@ def _reach(s: dict[str, Any]) -> list[int]:
 
 @rule("Conv")
 def _conv(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    s = _sliding(g, node)
+    s = sliding(g, node)
     x, w = node.input[:2]
     results: list[str | None] = [_conv_input(g, w, dy, s) if wanted[0] else None]
     results.append(_conv_weight(g, x, dy, s, g.shape(w)) if wanted[1] else None)
@@ -196,7 +196,7 @@ def _conv_weight(g: Graph, x: str, dy: str, s: dict[str, Any], w_shape: tuple[An
 
 @rule("AveragePool")
 def _average_pool(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    s = _sliding(g, node)
+    s = sliding(g, node)
     padded = any(s["pads"])
     share = g.op("Mul", dy, g.constant(1 / _averaged(s, attributes(node).get("count_include_pad", 0))))
     if s["kernel"] == s["stride"] and not padded:

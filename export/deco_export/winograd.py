@@ -1,0 +1,145 @@
+"""3 × 3 convolutions with a quarter of the multiplications: Winograd's F(4 × 4, 3 × 3), in standard operators.
+
+A tile of 4 × 4 outputs needs 6 × 6 inputs d and the filter w: y = Aᵀ[(G w Gᵀ) ⊙ (Bᵀ d B)]A, where ⊙ multiplies element
+by element, 36 times in place of 144. Over channels and tiles these are 36 products of matrices, (out × in) · (in × tiles
+of all images). Lavin & Gray 2016, https://arxiv.org/abs/1509.09308.
+
+All steps are linear and have rules in `autodiff` and `tangent`, so gradients come out as the same 36 products, with the
+transformed filters, images and cotangents shared between them.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import prod
+
+import numpy as np
+import onnx
+
+from deco_export.autodiff_linear import sliding
+from deco_export.onnx_graph import Graph, Shape
+
+TILE, PATCH, PLACES = 4, 6, 36
+"""Outputs along a side of a tile, inputs along the same, and inputs of the whole."""
+POINTS = (0, Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2))
+"""Where the polynomials of Toom and Cook are evaluated, and at infinity. With these, float32 rounds half as much as with
+the usual 0, ±1, ±2."""
+CHANNELS, SIDE = 32, 8
+"""Least numbers of input and output channels and sides of the map for which this is faster."""
+SMALL_MAP = 64
+"""Pixels of the largest map that is transformed by one matrix; a larger one is by rows and columns, with fewer products."""
+
+
+def rewrite(g: Graph) -> None:
+    """Write every convolution that it suits in this way: 3 × 3, dense, stride 1, output of the input's size.
+
+    To be called on a forward graph, before it is differentiated.
+    """
+    nodes, g.nodes = g.nodes, []
+    for node in nodes:
+        if node.op_type == "Conv" and _suits(g, node):
+            _convolution(g, node)
+        else:
+            g.nodes.append(node)
+
+
+def _suits(g: Graph, node: onnx.NodeProto) -> bool:
+    shape, w_shape = g.shapes.get(node.input[0], ()), g.shapes.get(node.input[1], ())
+    if len(shape) != 4 or len(w_shape) != 4 or not all(isinstance(d, int) for d in (*shape[1:], *w_shape)):
+        return False
+    s = sliding(g, node)
+    plain = (s["kernel"], s["stride"], s["dilation"], s["pads"], s["group"]) == ([3, 3], [1, 1], [1, 1], [1] * 4, 1)
+    enough = min(int(d) for d in w_shape[:2]) >= CHANNELS and min(s["input"]) >= SIDE
+    return plain and enough and not any(side % TILE for side in s["input"])
+
+
+def _convolution(g: Graph, node: onnx.NodeProto) -> None:
+    x, w = node.input[:2]
+    _, channels, *sides = (int(d) if d != "N" else 0 for d in g.shape(x))
+    out = int(g.shape(w)[0])
+    output, _, patch = transforms()
+    products = _op(g, (PLACES, out, "N"), "MatMul", _filters(g, w), _tiles(g, x, channels, sides))
+    # Aᵀ · A of every tile, tile by tile behind the channels, and then pixel by pixel
+    rows, columns = (side // TILE for side in sides)
+    flat = _op(g, (PLACES, "N"), "Reshape", products, g.integers([PLACES, -1]))
+    made = _op(g, (TILE**2, "N"), "MatMul", g.constant(np.kron(output, output)), flat)
+    made = _reshaped(g, made, (TILE**2 * out, "N", rows * columns))
+    made = _op(g, ("N", TILE**2 * out, rows * columns), "Transpose", made, perm=[1, 0, 2])
+    made = _reshaped(g, made, ("N", TILE**2 * out, rows, columns))
+    y = _op(g, g.shape(node.output[0]), "DepthToSpace", made, blocksize=TILE, mode="DCR")
+    if len(node.input) > 2:
+        bias = _reshaped(g, node.input[2], (1, out, 1, 1))
+        g.nodes.append(onnx.helper.make_node("Add", [y, bias], list(node.output)))
+    else:
+        g.nodes.append(onnx.helper.make_node("Identity", [y], list(node.output)))
+
+
+def _filters(g: Graph, w: str) -> str:
+    """w (out, in, 3, 3) → G w Gᵀ (36, out, in)."""
+    out, channels = (int(d) for d in g.shape(w)[:2])
+    taps = _op(g, (9, out * channels), "Transpose", _reshaped(g, w, (out * channels, 9)), perm=[1, 0])
+    _, filters, _ = transforms()
+    spread = _op(g, (PLACES, out * channels), "MatMul", g.constant(np.kron(filters, filters)), taps)
+    return _reshaped(g, spread, (PLACES, out, channels))
+
+
+def _tiles(g: Graph, x: str, channels: int, sides: list[int]) -> str:
+    """x (N, channels, H, W) → Bᵀ d B of every tile d, (36, channels, N · tiles)."""
+    down, across = (_along(side) for side in sides)
+    rows, columns = (side // TILE for side in sides)
+    if prod(sides) <= SMALL_MAP:
+        whole = np.einsum("ity,jsx->ijtsyx", down, across).reshape(PLACES * rows * columns, prod(sides))
+        flat = _reshaped(g, x, ("N", channels, prod(sides)))
+        spread = _op(g, ("N", channels, len(whole)), "MatMul", flat, g.constant(whole.T))
+        parts = _reshaped(g, spread, ("N", channels, PLACES, rows * columns))
+        parts = _op(g, (PLACES, channels, "N", rows * columns), "Transpose", parts, perm=[2, 1, 0, 3])
+    else:
+        left, right = down.reshape(PATCH * rows, -1), across.reshape(PATCH * columns, -1)
+        spread = _op(g, ("N", channels, sides[0], len(right)), "MatMul", x, g.constant(right.T))
+        spread = _op(g, ("N", channels, len(left), len(right)), "MatMul", g.constant(left), spread)
+        parts = _reshaped(g, spread, ("N", channels, PATCH, rows, PATCH, columns))
+        to: Shape = (PATCH, PATCH, channels, "N", rows, columns)
+        parts = _op(g, to, "Transpose", parts, perm=[2, 4, 1, 0, 3, 5])
+    return _op(g, (PLACES, channels, "N"), "Reshape", parts, g.integers([PLACES, channels, -1]))
+
+
+def _along(side: int) -> np.ndarray:
+    """Bᵀ for every tile along one side, with a border of zeros around the pixels: (6, tiles, pixels)."""
+    matrix = np.zeros((PATCH, side // TILE, side + 2))
+    for tile in range(side // TILE):
+        matrix[:, tile, tile * TILE : tile * TILE + PATCH] = transforms()[2]
+    return matrix[..., 1:-1]
+
+
+def _op(g: Graph, shape: Shape, kind: str, *inputs: str, **attributes: object) -> str:
+    """A node whose output has this shape, where "N" is whatever depends on the batch."""
+    name = str(g.op(kind, *inputs, **attributes))
+    g.shapes[name] = shape
+    return name
+
+
+def _reshaped(g: Graph, value: str, shape: Shape) -> str:
+    return _op(g, shape, "Reshape", value, g.integers([-1 if d == "N" else int(d) for d in shape]))
+
+
+def transforms() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Aᵀ (4, 6), G (6, 3) and Bᵀ (6, 6), by polynomials through POINTS and infinity."""
+    output = [[point**power for point in POINTS] + [int(power == TILE - 1)] for power in range(TILE)]
+    filters, patch = [], []
+    for point in POINTS:
+        others = [other for other in POINTS if other != point]
+        scale = prod(point - other for other in others)
+        filters.append([point**power / scale for power in range(3)])
+        patch.append([*_polynomial(others), 0])
+    filters.append([0, 0, 1])
+    patch.append(_polynomial(POINTS))
+    a, g, b = (np.array(rows, float) for rows in (output, filters, patch))
+    return a, g, b
+
+
+def _polynomial(roots: tuple[Fraction | int, ...] | list[Fraction | int]) -> list[Fraction | int]:
+    """Coefficients of Π (x − root), the constant first."""
+    found: list[Fraction | int] = [1]
+    for root in roots:
+        found = [above - root * here for above, here in zip([0, *found], [*found, 0], strict=True)]
+    return found
