@@ -1,8 +1,8 @@
 """3 × 3 convolutions with a quarter of the multiplications: Winograd's F(4 × 4, 3 × 3), in standard operators.
 
 A tile of 4 × 4 outputs needs 6 × 6 inputs d and the filter w: y = Aᵀ[(G w Gᵀ) ⊙ (Bᵀ d B)]A, where ⊙ multiplies element
-by element, 36 times in place of 144. Over channels and tiles these are 36 products of matrices, (out × in) · (in × tiles
-of all images). Lavin & Gray 2016, https://arxiv.org/abs/1509.09308.
+by element, 36 times in place of 144. Over channels and tiles these are 36 products of matrices, (out × in) · (in ×
+tiles of all images). Lavin & Gray 2016, https://arxiv.org/abs/1509.09308.
 
 All steps are linear and have rules in `autodiff` and `tangent`, so gradients come out as the same 36 products, with the
 transformed filters, images and cotangents shared between them.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import prod
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,12 +23,12 @@ from deco_export.onnx_graph import Graph, Shape
 TILE, PATCH, PLACES = 4, 6, 36
 """Outputs along a side of a tile, inputs along the same, and inputs of the whole."""
 POINTS = (0, Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2))
-"""Where the polynomials of Toom and Cook are evaluated, and at infinity. With these, float32 rounds half as much as with
-the usual 0, ±1, ±2."""
+"""Where the polynomials of Toom and Cook are evaluated, and at infinity. With these, the errors of float32 are half of
+those with the usual 0, ±1, ±2."""
 CHANNELS, SIDE = 32, 8
 """Least numbers of input and output channels and sides of the map for which this is faster."""
 SMALL_MAP = 64
-"""Pixels of the largest map that is transformed by one matrix; a larger one is by rows and columns, with fewer products."""
+"""Pixels of the largest map that is transformed by one matrix; a larger one is by rows and then by columns."""
 
 
 def rewrite(g: Graph) -> None:
@@ -57,7 +58,7 @@ def _convolution(g: Graph, node: onnx.NodeProto) -> None:
     x, w = node.input[:2]
     _, channels, *sides = (int(d) if d != "N" else 0 for d in g.shape(x))
     out = int(g.shape(w)[0])
-    output, _, patch = transforms()
+    output = transforms()[0]
     products = _op(g, (PLACES, out, "N"), "MatMul", _filters(g, w), _tiles(g, x, channels, sides))
     # Aᵀ · A of every tile, tile by tile behind the channels, and then pixel by pixel
     rows, columns = (side // TILE for side in sides)
@@ -78,7 +79,7 @@ def _filters(g: Graph, w: str) -> str:
     """w (out, in, 3, 3) → G w Gᵀ (36, out, in)."""
     out, channels = (int(d) for d in g.shape(w)[:2])
     taps = _op(g, (9, out * channels), "Transpose", _reshaped(g, w, (out * channels, 9)), perm=[1, 0])
-    _, filters, _ = transforms()
+    filters = transforms()[1]
     spread = _op(g, (PLACES, out * channels), "MatMul", g.constant(np.kron(filters, filters)), taps)
     return _reshaped(g, spread, (PLACES, out, channels))
 
@@ -111,7 +112,7 @@ def _along(side: int) -> np.ndarray:
     return matrix[..., 1:-1]
 
 
-def _op(g: Graph, shape: Shape, kind: str, *inputs: str, **attributes: object) -> str:
+def _op(g: Graph, shape: Shape, kind: str, *inputs: str, **attributes: Any) -> str:
     """A node whose output has this shape, where "N" is whatever depends on the batch."""
     name = str(g.op(kind, *inputs, **attributes))
     g.shapes[name] = shape
