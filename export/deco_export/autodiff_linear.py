@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from deco_runtime.errors import ExportError
 
-from deco_export.autodiff import Wanted, _unbroadcast, rule
+from deco_export import winograd
+from deco_export.autodiff import Wanted, _unbroadcast, backwards, rule
 from deco_export.onnx_graph import Graph, attributes
 
 SMALL_MAP = 4
@@ -62,7 +63,7 @@ def _matmul(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str
     return [da, db]
 
 
-def sliding(g: Graph, node: onnx.NodeProto) -> dict[str, Any]:
+def _sliding(g: Graph, node: onnx.NodeProto) -> dict[str, Any]:
     """Sizes of a 2-D convolution or pooling: kernel, stride, dilation, pads (four), input and output sides."""
     how = attributes(node)
     if how.get("ceil_mode", 0):
@@ -101,10 +102,19 @@ def _reach(s: dict[str, Any]) -> list[int]:
 
 @rule("Conv")
 def _conv(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    s = sliding(g, node)
+    s = _sliding(g, node)
     x, w = node.input[:2]
-    results: list[str | None] = [_conv_input(g, w, dy, s) if wanted[0] else None]
-    results.append(_conv_weight(g, x, dy, s, g.shape(w)) if wanted[1] else None)
+    results: list[str | None]
+    if winograd.suits(s, g.shape(w)):
+        start = len(g.nodes)
+        y = winograd.convolution(g, x, w)
+        found = backwards(
+            g, g.nodes[start:], {y: dy}, [name for name, want in ((x, wanted[0]), (w, wanted[1])) if want]
+        )
+        results = [found.get(x), found.get(w)]
+    else:
+        results = [_conv_input(g, w, dy, s) if wanted[0] else None]
+        results.append(_conv_weight(g, x, dy, s, g.shape(w)) if wanted[1] else None)
     if len(node.input) > 2:
         results.append(g.op("ReduceSum", dy, g.integers([0, 2, 3]), keepdims=0) if wanted[2] else None)
     return results
@@ -196,7 +206,7 @@ def _conv_weight(g: Graph, x: str, dy: str, s: dict[str, Any], w_shape: tuple[An
 
 @rule("AveragePool")
 def _average_pool(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
-    s = sliding(g, node)
+    s = _sliding(g, node)
     padded = any(s["pads"])
     share = g.op("Mul", dy, g.constant(1 / _averaged(s, attributes(node).get("count_include_pad", 0))))
     if s["kernel"] == s["stride"] and not padded:

@@ -1,8 +1,7 @@
 """The learning graphs of the engine: what `deco_runtime.engine` calls, as ONNX in standard operators.
 
 Every graph has the flat θ (P,) as an input, so a retrained model needs no new session. Sums, not means, over the
-batch, so that micro-batches add up exactly; the target matrix t (N, K) carries the weights w of the loss. Gradients are
-taken of batches, where Winograd's convolutions are faster; predictions are of single images, where they are not.
+batch, so that micro-batches add up exactly; the target matrix t (N, K) carries the weights w of the loss.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 
-from deco_export import autodiff, autodiff_linear, autodiff_shapes, tangent, winograd  # noqa: F401  (two register rules)
+from deco_export import autodiff, autodiff_linear, autodiff_shapes, tangent  # noqa: F401  (two register their rules)
 from deco_export.forward import Forward
 
 
@@ -65,7 +64,6 @@ def _named(f: Forward, value: str, name: str) -> None:
 
 def weight_gradient(f: Forward) -> onnx.ModelProto:
     """Loss and ∇_θ of it, flat."""
-    winograd.rewrite(f.graph)
     total = loss(f)
     _named(f, autodiff.gradient(f.graph, {total: f.graph.constant(1.0)}, "theta"), "gradient")
     _named(f, total, "loss")
@@ -75,7 +73,6 @@ def weight_gradient(f: Forward) -> onnx.ModelProto:
 
 def input_gradient(f: Forward) -> onnx.ModelProto:
     """∇_x of the loss."""
-    winograd.rewrite(f.graph)
     total = loss(f)
     _named(f, autodiff.gradient(f.graph, {total: f.graph.constant(1.0)}, "x"), "gradient")
     inputs = {"theta": (f.size,), "x": f.x_shape, "t": ("N", f.classes)}
@@ -84,7 +81,6 @@ def input_gradient(f: Forward) -> onnx.ModelProto:
 
 def feature_gradient(f: Forward) -> onnx.ModelProto:
     """∇_x Σ f_θ(x)·u: what carries a gradient on the features, as the contrastive term has, back to the images."""
-    winograd.rewrite(f.graph)
     _named(f, autodiff.gradient(f.graph, {f.features_name: "u"}, "x"), "gradient")
     inputs = {"theta": (f.size,), "x": f.x_shape, "u": ("N", f.features)}
     return f.graph.model(inputs, {"gradient": f.x_shape}, "feature_gradient")
@@ -95,7 +91,6 @@ def input_gradient_tangent(f: Forward) -> onnx.ModelProto:
 
     theta, x, t, v → gradient (N, C, H, W), for `gradient=exact`. Raises ExportError for an operator without a tangent.
     """
-    winograd.rewrite(f.graph)
     gradient = autodiff.gradient(f.graph, {loss(f): f.graph.constant(1.0)}, "x")
     _named(f, tangent.tangent(f.graph, {"theta": "v"}, gradient), "gradient")
     inputs = {"theta": (f.size,), "x": f.x_shape, "t": ("N", f.classes), "v": (f.size,)}

@@ -4,20 +4,20 @@ A tile of 4 × 4 outputs needs 6 × 6 inputs d and the filter w: y = Aᵀ[(G w G
 by element, 36 times in place of 144. Over channels and tiles these are 36 products of matrices, (out × in) · (in ×
 tiles of all images). Lavin & Gray 2016, https://arxiv.org/abs/1509.09308.
 
-All steps are linear and have rules in `autodiff` and `tangent`, so gradients come out as the same 36 products, with the
-transformed filters, images and cotangents shared between them.
+It rounds five times as much as a plain convolution, and a ReLU behind it makes that visible: more units that are near
+their kink fall on the other side. So the forward graph keeps its convolutions, and `autodiff_linear` differentiates
+this form in their place: the gradients are the same 36 products, with what is transformed shared between them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from math import prod
 from typing import Any
 
 import numpy as np
-import onnx
 
-from deco_export.autodiff_linear import sliding
 from deco_export.onnx_graph import Graph, Shape
 
 TILE, PATCH, PLACES = 4, 6, 36
@@ -31,48 +31,30 @@ SMALL_MAP = 64
 """Pixels of the largest map that is transformed by one matrix; a larger one is by rows and then by columns."""
 
 
-def rewrite(g: Graph) -> None:
-    """Write every convolution that it suits in this way: 3 × 3, dense, stride 1, output of the input's size.
+def suits(s: Mapping[str, Any], w_shape: Shape) -> bool:
+    """Whether a convolution of these sizes is dense, 3 × 3, of stride 1, with an output of the input's size, of whole
+    tiles, and wide enough.
 
-    To be called on a forward graph, before it is differentiated.
+    s: as of `autodiff_linear`. w_shape: (out, in / group, 3, 3).
     """
-    nodes, g.nodes = g.nodes, []
-    for node in nodes:
-        if node.op_type == "Conv" and _suits(g, node):
-            _convolution(g, node)
-        else:
-            g.nodes.append(node)
-
-
-def _suits(g: Graph, node: onnx.NodeProto) -> bool:
-    shape, w_shape = g.shapes.get(node.input[0], ()), g.shapes.get(node.input[1], ())
-    if len(shape) != 4 or len(w_shape) != 4 or not all(isinstance(d, int) for d in (*shape[1:], *w_shape)):
-        return False
-    s = sliding(g, node)
     plain = (s["kernel"], s["stride"], s["dilation"], s["pads"], s["group"]) == ([3, 3], [1, 1], [1, 1], [1] * 4, 1)
     enough = min(int(d) for d in w_shape[:2]) >= CHANNELS and min(s["input"]) >= SIDE
     return plain and enough and not any(side % TILE for side in s["input"])
 
 
-def _convolution(g: Graph, node: onnx.NodeProto) -> None:
-    x, w = node.input[:2]
+def convolution(g: Graph, x: str, w: str) -> str:
+    """y (N, out, H, W) of x (N, in, H, W) and w (out, in, 3, 3), for sizes that it suits."""
     _, channels, *sides = (int(d) if d != "N" else 0 for d in g.shape(x))
-    out = int(g.shape(w)[0])
-    output = transforms()[0]
+    out, rows, columns = int(g.shape(w)[0]), *(side // TILE for side in sides)
     products = _op(g, (PLACES, out, "N"), "MatMul", _filters(g, w), _tiles(g, x, channels, sides))
-    # Aᵀ · A of every tile, tile by tile behind the channels, and then pixel by pixel
-    rows, columns = (side // TILE for side in sides)
+    # Aᵀ · A of every tile, with the pixels of a tile as channels, and then side by side
+    output = transforms()[0]
     flat = _op(g, (PLACES, "N"), "Reshape", products, g.integers([PLACES, -1]))
     made = _op(g, (TILE**2, "N"), "MatMul", g.constant(np.kron(output, output)), flat)
     made = _reshaped(g, made, (TILE**2 * out, "N", rows * columns))
     made = _op(g, ("N", TILE**2 * out, rows * columns), "Transpose", made, perm=[1, 0, 2])
     made = _reshaped(g, made, ("N", TILE**2 * out, rows, columns))
-    y = _op(g, g.shape(node.output[0]), "DepthToSpace", made, blocksize=TILE, mode="DCR")
-    if len(node.input) > 2:
-        bias = _reshaped(g, node.input[2], (1, out, 1, 1))
-        g.nodes.append(onnx.helper.make_node("Add", [y, bias], list(node.output)))
-    else:
-        g.nodes.append(onnx.helper.make_node("Identity", [y], list(node.output)))
+    return _op(g, ("N", out, *sides), "DepthToSpace", made, blocksize=TILE, mode="DCR")
 
 
 def _filters(g: Graph, w: str) -> str:
