@@ -29,10 +29,19 @@ def gradient(g: Graph, of: dict[str, str], with_respect_to: str) -> str:
     Returns the name of the result, with v's shape. Raises ExportError for an operator that has no rule, and when
     the outputs do not depend on v.
     """
-    forward = list(g.nodes)
-    depends = _downstream(forward, with_respect_to)
+    found = backwards(g, list(g.nodes), of, [with_respect_to])
+    if with_respect_to not in found:
+        raise ExportError(f"expected outputs that depend on {with_respect_to!r}, but they do not")
+    return found[with_respect_to]
+
+
+def backwards(
+    g: Graph, nodes: Sequence[onnx.NodeProto], of: dict[str, str], with_respect_to: Sequence[str]
+) -> dict[str, str]:
+    """Append the same through these nodes; the cotangents of all values that were met, by name."""
+    depends = _downstream(nodes, with_respect_to)
     cotangents: dict[str, str] = dict(of)
-    for node in reversed(forward):
+    for node in reversed(nodes):
         incoming = [cotangents.get(name) for name in node.output]
         if not any(incoming) or not any(name in depends for name in node.input):
             continue
@@ -50,14 +59,12 @@ def gradient(g: Graph, of: dict[str, str], with_respect_to: str) -> str:
         for name, result in zip(node.input, results, strict=True):
             if result is not None and name in depends:
                 cotangents[name] = g.op("Add", cotangents[name], result) if name in cotangents else result
-    if with_respect_to not in cotangents:
-        raise ExportError(f"expected outputs that depend on {with_respect_to!r}, but they do not")
-    return cotangents[with_respect_to]
+    return cotangents
 
 
-def _downstream(nodes: Sequence[onnx.NodeProto], source: str) -> set[str]:
-    """Every value that depends on `source` through something that carries a gradient."""
-    reached = {source}
+def _downstream(nodes: Sequence[onnx.NodeProto], sources: Sequence[str]) -> set[str]:
+    """Every value that depends on one of these through something that carries a gradient."""
+    reached = set(sources)
     for node in nodes:
         if node.op_type != "Shape" and any(name in reached for name in node.input):
             reached.update(node.output)

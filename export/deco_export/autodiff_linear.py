@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from deco_runtime.errors import ExportError
 
-from deco_export.autodiff import Wanted, _unbroadcast, rule
+from deco_export import winograd
+from deco_export.autodiff import Wanted, _unbroadcast, backwards, rule
 from deco_export.onnx_graph import Graph, attributes
 
 SMALL_MAP = 4
@@ -103,8 +104,17 @@ def _reach(s: dict[str, Any]) -> list[int]:
 def _conv(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
     s = _sliding(g, node)
     x, w = node.input[:2]
-    results: list[str | None] = [_conv_input(g, w, dy, s) if wanted[0] else None]
-    results.append(_conv_weight(g, x, dy, s, g.shape(w)) if wanted[1] else None)
+    results: list[str | None]
+    if winograd.suits(s, g.shape(w)):
+        start = len(g.nodes)
+        y = winograd.convolution(g, x, w)
+        found = backwards(
+            g, g.nodes[start:], {y: dy}, [name for name, want in ((x, wanted[0]), (w, wanted[1])) if want]
+        )
+        results = [found.get(x), found.get(w)]
+    else:
+        results = [_conv_input(g, w, dy, s) if wanted[0] else None]
+        results.append(_conv_weight(g, x, dy, s, g.shape(w)) if wanted[1] else None)
     if len(node.input) > 2:
         results.append(g.op("ReduceSum", dy, g.integers([0, 2, 3]), keepdims=0) if wanted[2] else None)
     return results

@@ -48,6 +48,14 @@ def _concat(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str
     return list(g.op("Split", dy, g.integers([int(s) for s in sizes]), outputs=len(sizes), axis=axis))
 
 
+@rule("DepthToSpace")
+def _depth_to_space(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
+    how = attributes(node)
+    if how.get("mode", b"DCR") != b"DCR":
+        raise ExportError("expected DepthToSpace of mode DCR, but the model's is CRD; use Reshape and Transpose")
+    return [g.op("SpaceToDepth", dy, blocksize=how["blocksize"])]
+
+
 @rule("Identity")
 def _identity(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str | None]:
     return [dy]

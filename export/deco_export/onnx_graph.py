@@ -47,6 +47,7 @@ class Graph:
             name = self.fresh("constant")
             self._by_value[key] = name
             self.constants[name] = array
+            self.shapes[name] = array.shape
         return self._by_value[key]
 
     def integers(self, values: Sequence[int]) -> str:

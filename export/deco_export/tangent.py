@@ -34,6 +34,7 @@ SYMMETRIC = (
 LINEAR = (
     *("Neg", "Identity", "ReduceSum", "ReduceMean", "AveragePool", "GlobalAveragePool", "Resize"),
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile", "Slice", "Gather"),
+    *("DepthToSpace", "SpaceToDepth"),
 )
 """Operators that are linear in their first input and constant in the others: they apply to the tangent as they are."""
 

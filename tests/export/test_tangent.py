@@ -88,6 +88,16 @@ RULES: dict[str, Case] = {
         kind: ([PICTURE], lambda g, x, k=kind, i=i: g.op(k, x, g.integers(i)), f)
         for kind, (f, i) in WITH_INTEGERS.items()
     },
+    "DepthToSpace": (
+        [(2, 8, 3, 5)],
+        lambda g, x: g.op("DepthToSpace", x, blocksize=2),
+        lambda x: x.reshape(2, 2, 2, 2, 3, 5).permute(0, 3, 4, 1, 5, 2).reshape(2, 2, 6, 10),
+    ),
+    "SpaceToDepth": (
+        [(2, 3, 4, 6)],
+        lambda g, x: g.op("SpaceToDepth", x, blocksize=2),
+        lambda x: x.reshape(2, 3, 2, 2, 3, 2).permute(0, 3, 5, 1, 2, 4).reshape(2, 12, 2, 3),
+    ),
     "Squeeze": ([(2, 1, 3)], lambda g, x: g.op("Squeeze", x, g.integers([1])), lambda x: x.squeeze(1)),
     "Clip": (
         [PICTURE],
