@@ -42,9 +42,29 @@ SLOW = {
 }
 """Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
 
+ONCE = {
+    *("test_address", "test_cameras", "test_cli_errors", "test_live", "test_notify", "test_odd_disks", "test_power"),
+    *("test_reading", "test_redact", "test_resources", "test_run", "test_service", "test_story", "test_teach_command"),
+    *("test_together", "test_view_sources"),
+}
+"""Modules of tests/runtime that `--again` leaves out but for tests marked `again`: what they try of processes, cameras,
+clocks and disks is the same on every numeric runtime. CI runs them in the device's environment, on the wheel."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out the modules that take longest, SLOW")
+    parser.addoption("--again", action="store_true", help="leave out what another environment ran already, ONCE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "again: tries something of the engines, so it runs in every environment")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--again"):
+        out = [item for item in items if item.path.stem in ONCE and item.get_closest_marker("again") is None]
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
