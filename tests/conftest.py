@@ -23,52 +23,38 @@ ENGINES = ("portable", "ort-training", "openvino")
 SLOW = {
     *("test_address", "test_cli_errors", "test_choose", "test_doctor_command", "test_doctor_parts", "test_live"),
     *("test_notify", "test_power", "test_registry", "test_resources", "test_run", "test_service", "test_job"),
-    *(
-        "test_ablation",
-        "test_bench_growth",
-        "test_bench_run",
-        "test_checkpoint",
-        "test_hostile",
-        "test_measure_unknown",
-    ),
-    *("test_memory", "test_sweep", "test_export_cli", "test_representation", "test_graphs", "test_backbone"),
-    "test_backbone_operators",
-    "test_view_sources",
-    "test_together",
-    "test_output_run",
-    "test_report_cli",
-    "test_page_browser",
-    "test_teach_command",
+    *("test_view_sources", "test_together", "test_output_run", "test_page_browser", "test_teach_command"),
+    *("test_ablation", "test_bench_growth", "test_bench_run", "test_checkpoint", "test_hostile", "test_memory"),
+    *("test_measure_unknown", "test_sweep", "test_export_cli", "test_report_cli", "test_representation"),
+    *("test_graphs", "test_backbone", "test_backbone_operators"),
 }
 """Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
-
-ONCE = {
+ON_THE_DEVICE = {
     *("test_address", "test_cameras", "test_cli_errors", "test_live", "test_notify", "test_odd_disks", "test_power"),
-    *("test_reading", "test_redact", "test_resources", "test_run", "test_service", "test_story", "test_teach_command"),
-    *("test_together", "test_view_sources"),
+    *("test_output_run", "test_redact", "test_resources", "test_run", "test_service", "test_story", "test_together"),
+    *("test_teach_command", "test_view_sources"),
 }
-"""Modules of tests/runtime that `--again` leaves out but for tests marked `again`: what they try of processes, cameras,
-clocks and disks is the same on every numeric runtime. CI runs them in the device's environment, on the wheel."""
+"""Modules of processes, signals, cameras, sockets and disks, all with the portable engine: it does not matter to them
+which onnxruntime is installed, and they take most of the runtime's time. `--beside-the-device` leaves them to the tests
+of the device's environment, which scripts/test runs in the same go; but for those marked `everywhere`, which need an
+engine or a package that the device has not, or find another there."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out the modules that take longest, SLOW")
-    parser.addoption("--again", action="store_true", help="leave out what another environment ran already, ONCE")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "again: tries something of the engines, so it runs in every environment")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--again"):
-        out = [item for item in items if item.path.stem in ONCE and item.get_closest_marker("again") is None]
-        config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in out]
+    parser.addoption("--beside-the-device", action="store_true", help="leave ON_THE_DEVICE to the device's environment")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     return True if config.getoption("--fast") and collection_path.stem in SLOW else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """pytest tells how many were deselected."""
+    if config.getoption("--beside-the-device"):
+        left = {each for each in items if each.path.stem in ON_THE_DEVICE and not each.get_closest_marker("everywhere")}
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [each for each in items if each not in left]
 
 
 def make_bundle(out: Path) -> None:
@@ -103,6 +89,16 @@ def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundles") / "digits"
     make_bundle(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def no_torch_in_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No device has torch, and the training build of onnxruntime, where it finds it, takes seconds to import it."""
+    place = tmp_path_factory.mktemp("site")
+    (place / "sitecustomize.py").write_text("import sys\n\nsys.modules['torch'] = None\n", "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH")])))
+        yield
 
 
 @pytest.fixture(scope="module")

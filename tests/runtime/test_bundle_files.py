@@ -78,7 +78,8 @@ def test_a_device_learns_from_it_what_it_learns_from_the_directory(
 ) -> None:
     """And goes on from the same state, and unpacks nothing that stays."""
     (tmp_path / "tmp").mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(Path(deco_runtime.__file__).parents[1])}
+    paths = [str(Path(deco_runtime.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     states: dict[str, LearnedState] = {}
     for name, turns in {"folder": [(bundle_path, 3)], "both": [(packed, 1), (bundle_path, 1), (packed, 1)]}.items():
         for bundle, segments in turns:

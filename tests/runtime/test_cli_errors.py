@@ -91,7 +91,7 @@ def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | No
     return load_like(directory, bundle, fresh(bundle))
 
 
-@pytest.mark.again
+@pytest.mark.everywhere
 def test_precision(bundle_path: Path, tmp_path: Path) -> None:
     run = ("--bundle", bundle_path, "--state", tmp_path / "s", "--demo", "--precision", "bf16")
     refused(2, "expected --engine auto beside --precision bf16, but found --engine portable; leave one", *run)
@@ -119,7 +119,7 @@ def test_values_that_only_the_other_recipe_has(bundle_path: Path, state: Path) -
     refused(2, words, "--bundle", bundle_path, "--state", state, *PLUS, "--set", "alpha=0")
 
 
-@pytest.mark.again
+@pytest.mark.everywhere
 def test_precision_of_a_recipe_without_gradients(bundle_path: Path, state: Path) -> None:
     if (reason := engines()["openvino-bf16"].unusable(open_bundle(bundle_path))) is not None:
         pytest.skip(reason)

@@ -175,6 +175,7 @@ def test_several_cameras(bundle_path: Path, tmp_path: Path) -> None:
     assert page.count(f"<td>{first}</td>") == page.count(f"<td>{second}</td>") == 1
 
 
+@pytest.mark.everywhere
 @needs_broker
 def test_a_camera_and_a_broker_that_come_and_go(bundle_path: Path) -> None:
     """Home Assistant sees the camera go and come, and the program when it is killed."""

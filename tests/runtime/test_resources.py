@@ -283,7 +283,7 @@ def one(monkeypatch: pytest.MonkeyPatch) -> None:
     threads.limit_threads(1)
 
 
-@pytest.mark.again
+@pytest.mark.everywhere
 @pytest.mark.parametrize("name", ["portable", "ort-training", "openvino"])
 def test_threads_reach_the_engine(name: str, one: None, bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runtime says so of every graph that the engine has it open."""

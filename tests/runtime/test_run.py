@@ -163,7 +163,7 @@ def plain_accuracy(bundle: Path, frames: int) -> float:
     return right / frames
 
 
-@pytest.mark.again
+@pytest.mark.everywhere
 def test_both_engines_learn_the_same(bundle_path: Path, tmp_path: Path) -> None:
     from deco_runtime.engines.registry import engines
 
