@@ -106,18 +106,21 @@ def _conv(g: Graph, node: onnx.NodeProto, dy: str, wanted: Wanted) -> list[str |
     x, w = node.input[:2]
     results: list[str | None]
     if winograd.suits(s, g.shape(w)):
-        start = len(g.nodes)
-        y = winograd.convolution(g, x, w)
-        found = backwards(
-            g, g.nodes[start:], {y: dy}, [name for name, want in ((x, wanted[0]), (w, wanted[1])) if want]
-        )
-        results = [found.get(x), found.get(w)]
+        results = _conv_winograd(g, x, w, dy, wanted)
     else:
         results = [_conv_input(g, w, dy, s) if wanted[0] else None]
         results.append(_conv_weight(g, x, dy, s, g.shape(w)) if wanted[1] else None)
     if len(node.input) > 2:
         results.append(g.op("ReduceSum", dy, g.integers([0, 2, 3]), keepdims=0) if wanted[2] else None)
     return results
+
+
+def _conv_winograd(g: Graph, x: str, w: str, dy: str, wanted: Wanted) -> list[str | None]:
+    """∂/∂x and ∂/∂W of Winograd's form, which has the same values; what only they would need is left out by `Graph`."""
+    start, names = len(g.nodes), [name for name, want in zip((x, w), wanted[:2], strict=True) if want]
+    y = winograd.convolution(g, x, w)
+    found = backwards(g, g.nodes[start:], {y: dy}, names)
+    return [found.get(x), found.get(w)]
 
 
 def _conv_input(g: Graph, w: str, dy: str, s: dict[str, Any]) -> str:

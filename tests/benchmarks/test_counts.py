@@ -38,12 +38,12 @@ def test_no_graph_does_more_than_it_did(found) -> None:
 
 
 def test_runs_follow_from_the_recipe(found, bundle_path: Path) -> None:
-    """128 real frames of one class are 16 micro-batches; its condensed images are one."""
+    """128 real frames of one class are 13 micro-batches; its condensed images are one."""
     bundle = open_bundle(bundle_path)
-    iterations, everything = 10, -(-len(initial(bundle).y_syn) // 8)
+    iterations, everything = 10, -(-len(initial(bundle).y_syn) // 10)
     assert found["runs"]["one frame"] == {"predict": 1}
     assert found["runs"]["one segment"] == {
-        "weight_gradient": iterations * (16 + 1),
+        "weight_gradient": iterations * (13 + 1),
         "input_gradient": iterations * 2,
         "predict": everything + iterations,
         "feature_gradient": iterations,

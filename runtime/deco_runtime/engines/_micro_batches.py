@@ -16,8 +16,9 @@ from deco_runtime.types import Floats
 if TYPE_CHECKING:
     from deco_runtime.storage.bundle_files import Root
 
-MICRO_BATCH = 8
-"""Images per run of a graph: the gradient is a sum, and small batches stay in the cache and keep the memory small."""
+MICRO_BATCH = 10
+"""Images per run of a graph: the gradient is a sum, and small batches stay in the cache and keep the memory small. As
+many as the paper condenses of a class, so that these are one run: OpenVINO fills every batch up to this size."""
 
 
 class MicroBatchEngine(ABC):
