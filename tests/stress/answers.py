@@ -3,12 +3,13 @@
     python tests/stress/answers.py give BUNDLE STATES OUT.npz
     python tests/stress/answers.py compare EXPECTED.npz FOUND.npz
 
-`give` writes what every graph of the bundle makes of the same random inputs, and what was learned in each state directory
-STATES/N-MADE/RECIPE, with its answers. N segments, with an update after each, were learned there; MADE says where.
+`give` writes what every graph of the bundle makes of the same random inputs, and of each state directory
+STATES/N-MADE/RECIPE what was learned in it, and its answers. N segments, with an update after each, were learned there;
+MADE says where.
 
-`compare` prints three differences, relative to the largest value: between what the graphs give on both machines; between
-their answers from one state; between what was learned of the same N segments, wherever that was. It fails if one of
-them is above 1e-4, or if a state was not taken up: then fewer than N segments, or the first one again, were learned.
+`compare` prints three differences, relative to the largest value: of what the graphs give on both machines; of their
+answers from one state; of what was learned of the same N segments, wherever that was. It fails if one of them is above
+1e-4, or if a state was not taken up: then fewer than N segments, or the first one again, were learned.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from deco_runtime.learning import registry
 from deco_runtime.running.assemble import open_guard
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle, open_bundle
-from deco_runtime.story import learned
 
 TOLERANCE = 1e-4
 IMAGES = 3
@@ -57,15 +57,13 @@ def give(bundle_path: Path, place: Path, out: Path) -> None:
         for name, value in zip(OUTPUTS[graph], values if isinstance(values, tuple) else (values,), strict=True):
             found[f"graph/{graph}/{name}"] = np.asarray(value)
     for directory in sorted(place.glob("*/*")):
-        stored = learned.read(directory)
-        if stored is None:
-            raise click.ClickException(f"expected learned state in {directory}, but found none; run deco-run again")
-        kind = registry.learner(stored.recipe)
+        kind = registry.learner(directory.name)
         learner = kind.open(bundle, engine, kind.RECIPE, np.random.default_rng(0))
         guarded, _ = open_guard(bundle, learner)
         state, note = states.load(directory, bundle, guarded)
         if state is None or note:
-            raise click.ClickException(f"expected the newest state in {directory} to be whole, but: {note}; run it again")
+            instead = note or "found none"
+            raise click.ClickException(f"expected whole state in {directory}, but {instead}; run deco-run again")
         key = f"state/{directory.relative_to(place)}"
         found[f"{key}/place"] = np.array([learner.segments, state.position])
         found[f"{key}/answers"] = learner.predict(inputs["x"])
@@ -91,7 +89,9 @@ def compare(expected: Path, found: Path) -> None:
     here, there = dict(np.load(expected)), dict(np.load(found))
     if here.keys() != there.keys():
         differ = ", ".join(sorted(here.keys() ^ there.keys()))
-        raise click.ClickException(f"expected the same graphs and states in both files, but found only one with {differ}")
+        raise click.ClickException(
+            f"expected the same graphs and states in both files, but found only one with {differ}"
+        )
     check_taken_up(here)
     graphs = ((key, here[key], there[key]) for key in here if key.startswith("graph/"))
     answers = ((key, here[key], there[key]) for key in here if key.endswith("/answers"))
