@@ -17,6 +17,7 @@ import deco_runtime
 import numpy as np
 import pytest
 from bundles import without
+from deco_runtime.commands.run import main
 from deco_runtime.engines.registry import engines
 from deco_runtime.learning import registry
 from deco_runtime.learning.buffer import initial
@@ -24,6 +25,7 @@ from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.storage.state import CURRENT, LearnedState, save
 from deco_runtime.storage.state import load as load_like
 from fake_engine import fresh
+from processes import here
 
 RUNTIME = Path(deco_runtime.__file__).parents[1]
 PROGRAM = "import sys; sys.modules['torch'] = None; from deco_runtime.commands.run import main; main()"
@@ -51,7 +53,16 @@ def deco_run(*arguments: str | Path, limit: Callable[[], None] | None = None) ->
 
 def refused(code: int, words: str, *arguments: str | Path, limit: Callable[[], None] | None = None) -> None:
     """The run ends with this exit code and one sentence that contains these words, and says nothing else."""
-    done = deco_run(*arguments, limit=limit)
+    refuses(deco_run(*arguments, limit=limit), code, words)
+
+
+def refused_here(code: int, words: str, *arguments: str | Path) -> None:
+    """The same of a run in this process, which keeps the lock on its --state: for what comes once, or before that."""
+    engine = ("--engine", "portable") if "--bundle" in arguments else ()
+    refuses(here(main, *engine, *arguments), code, words)
+
+
+def refuses(done: subprocess.CompletedProcess[str], code: int, words: str) -> None:
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("error: "), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
@@ -94,18 +105,18 @@ def load(directory: Path, bundle: Bundle) -> tuple[LearnedState | None, str | No
 @pytest.mark.everywhere
 def test_precision(bundle_path: Path, tmp_path: Path) -> None:
     run = ("--bundle", bundle_path, "--state", tmp_path / "s", "--demo", "--precision", "bf16")
-    refused(2, "expected --engine auto beside --precision bf16, but found --engine portable; leave one", *run)
+    refused_here(2, "expected --engine auto beside --precision bf16, but found --engine portable; leave one", *run)
     if util.find_spec("openvino") is None:
-        refused(5, "pip install 'deco-edge[openvino]'", *run, "--engine", "auto")
+        refused_here(5, "pip install 'deco-edge[openvino]'", *run, "--engine", "auto")
 
 
 def test_labels_are_of_a_video_file(bundle_path: Path, tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text("frame,label\n0,cow\n")
     given = ("--bundle", bundle_path, "--state", tmp_path / "s", "--labels", tmp_path / "l.csv")
     for source in (("--demo",), ("--images", tmp_path), ("--video", "http://127.0.0.1:1/v")):
-        refused(2, "expected --labels beside --video FILE, whose frames it numbers, but found", *given, *source)
+        refused_here(2, "expected --labels beside --video FILE, whose frames it numbers, but found", *given, *source)
     video = ("--video", bundle_path / "demo" / "stream.avi")
-    refused(3, "l.csv, line 2, found 'cow'", *given, *video)
+    refused_here(3, "l.csv, line 2, found 'cow'", *given, *video)
 
 
 PLUS = ("--demo", "--recipe", "deco+")
@@ -116,7 +127,7 @@ def test_values_that_only_the_other_recipe_has(bundle_path: Path, state: Path) -
         "expected --set KEY=VALUE with KEY one of segment, retrain_interval, taught_weight for --recipe deco+, but "
         "found 'alpha=0'; correct it"
     )
-    refused(2, words, "--bundle", bundle_path, "--state", state, *PLUS, "--set", "alpha=0")
+    refused_here(2, words, "--bundle", bundle_path, "--state", state, *PLUS, "--set", "alpha=0")
 
 
 @pytest.mark.everywhere
@@ -125,7 +136,7 @@ def test_precision_of_a_recipe_without_gradients(bundle_path: Path, state: Path)
         pytest.skip(reason)
     bf16 = ("--precision", "bf16", "--engine", "auto")
     words = "expected --precision fp32 with --recipe deco+, which computes no gradients, but found bf16; leave the"
-    refused(2, words, "--bundle", bundle_path, "--state", state, *PLUS, *bf16)
+    refused_here(2, words, "--bundle", bundle_path, "--state", state, *PLUS, *bf16)
 
 
 @pytest.mark.parametrize("lacks", ["graphs/representation.onnx", "fitted/deco+.npz"])
@@ -198,7 +209,7 @@ def test_help_teaches() -> None:
     ],
 )
 def test_wrong_options(arguments: list[str], words: str) -> None:
-    refused(2, words, *arguments)
+    refused_here(2, words, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -210,12 +221,12 @@ def test_wrong_options(arguments: list[str], words: str) -> None:
 )
 def test_wrong_settings(setting: str, words: str, bundle_path: Path, state: Path) -> None:
     """Of the bundle's recipe, unless another is given."""
-    refused(2, words, "--bundle", bundle_path, "--state", state, "--demo", "--set", setting)
+    refused_here(2, words, "--bundle", bundle_path, "--state", state, "--demo", "--set", setting)
     assert not state.exists()
 
 
 def test_no_bundle(tmp_path: Path) -> None:
-    refused(
+    refused_here(
         4,
         f"expected a bundle at {tmp_path / 'b'}, but found nothing",
         "--bundle",
@@ -227,14 +238,14 @@ def test_no_bundle(tmp_path: Path) -> None:
 def test_a_file_that_is_no_bundle(tmp_path: Path) -> None:
     (tmp_path / "b.deco").write_bytes(b"hello")
     words = f"expected a bundle at {tmp_path / 'b.deco'}, but found a file that is no plain zip"
-    refused(4, words, "--bundle", tmp_path / "b.deco", "--demo")
+    refused_here(4, words, "--bundle", tmp_path / "b.deco", "--demo")
 
 
 def test_an_altered_bundle(copy: Path, state: Path) -> None:
     weights = bytearray((copy / "weights.npy").read_bytes())
     weights[-1] ^= 1
     (copy / "weights.npy").write_bytes(weights)
-    refused(4, f"expected {copy / 'weights.npy'} as it was exported", "--bundle", copy, "--state", state, "--demo")
+    refused_here(4, f"expected {copy / 'weights.npy'} as it was exported", "--bundle", copy, "--state", state, "--demo")
     assert not state.exists()
 
 
@@ -286,12 +297,12 @@ def test_an_opencv_that_cannot_be_imported(
 )
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Video4Linux devices")
 def test_a_source_that_is_absent(bundle_path: Path, state: Path, source: list[str], code: int, words: str) -> None:
-    refused(code, words, "--bundle", bundle_path, "--state", state, *source)
+    refused_here(code, words, "--bundle", bundle_path, "--state", state, *source)
 
 
 def test_images_of_an_unknown_class(bundle_path: Path, state: Path, photos: Path) -> None:
     (photos / "3").rename(photos / "cat")
-    refused(
+    refused_here(
         3, "expected class folders named among 0, 1, 2", "--bundle", bundle_path, "--state", state, "--images", photos
     )
 
@@ -340,7 +351,7 @@ def test_a_disk_that_is_full_for_events_does_not_stop_learning(bundle_path: Path
 def test_state_of_another_bundle(bundle_path: Path, state: Path) -> None:
     learned(bundle_path, state, bundle="0" * 64)
     before = (state / CURRENT).read_bytes()
-    refused(7, "belongs to another one; give that bundle", "--bundle", bundle_path, "--state", state, "--demo")
+    refused_here(7, "belongs to another one; give that bundle", "--bundle", bundle_path, "--state", state, "--demo")
     assert (state / CURRENT).read_bytes() == before
 
 
@@ -366,7 +377,7 @@ def test_state_of_the_version_before(bundle_path: Path, state: Path, monkeypatch
 def test_the_model_that_never_learns_is_no_recipe(bundle_path: Path, state: Path) -> None:
     """It is what --no-learn runs, whose recipe the state is not of."""
     words = "'frozen' is not one of 'deco+', 'paper', 'slda'"
-    refused(2, words, "--bundle", bundle_path, "--state", state, "--demo", "--recipe", "frozen")
+    refused_here(2, words, "--bundle", bundle_path, "--state", state, "--demo", "--recipe", "frozen")
     assert not state.exists()
 
 
@@ -374,20 +385,22 @@ def test_damaged_state(bundle_path: Path, state: Path) -> None:
     learned(bundle_path, state)
     (state / CURRENT).write_bytes((state / CURRENT).read_bytes()[:-7])
     before = (state / CURRENT).read_bytes()
-    refused(7, "is damaged", "--bundle", bundle_path, "--state", state, "--demo")
+    refused_here(7, "is damaged", "--bundle", bundle_path, "--state", state, "--demo")
     assert (state / CURRENT).read_bytes() == before
 
 
 def test_a_file_where_the_state_should_go(bundle_path: Path, tmp_path: Path) -> None:
     """Said before anything is learned that could not be kept."""
     (tmp_path / "file").write_text("precious")
-    refused(7, "expected a place for learned state", "--bundle", bundle_path, "--state", tmp_path / "file", "--demo")
+    refused_here(
+        7, "expected a place for learned state", "--bundle", bundle_path, "--state", tmp_path / "file", "--demo"
+    )
     assert (tmp_path / "file").read_text() == "precious"
 
 
 @pytest.mark.parametrize("option", ["--bundle", "--state", "--images"])
 def test_a_name_that_no_file_can_have(bundle_path: Path, state: Path, option: str) -> None:
-    given = {"--bundle": str(bundle_path), "--state": str(state), option: "a" * 5000}
+    given = {"--bundle": str(bundle_path), "--state": str(state), option: "a" * 300}
     source = [] if option == "--images" else ["--demo"]
     done = deco_run(*(text for pair in given.items() for text in pair), *source)
     assert done.returncode != 0

@@ -20,6 +20,7 @@ import cv2
 import deco_runtime
 import numpy as np
 import pytest
+from deco_runtime.commands.run import main
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.learning import registry
 from deco_runtime.running.assemble import open_guard
@@ -31,7 +32,7 @@ from deco_runtime.storage.state import CURRENT
 from deco_runtime.types import Pixels
 from drawn import box, boxes, folder_of
 from mjpeg_server import mjpeg_server
-from processes import events, started, wait_for
+from processes import events, here, started, wait_for
 
 PROGRAM = "import sys; sys.modules['torch'] = None; from deco_runtime.commands.run import main; main()"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(deco_runtime.__file__).parents[1]), "COLUMNS": "120"}
@@ -88,10 +89,15 @@ def taught(state: Path, *arguments: str | Path, bundle: Path | None = None) -> s
     return lines[-1]
 
 
+def teach_here(state: Path, *arguments: str | Path, bundle: Path) -> subprocess.CompletedProcess[str]:
+    """The same without a process, as for mistakes it does not matter."""
+    return here(main, "teach", "--state", state, "--bundle", bundle, *arguments)
+
+
 def refused(code: int, words: str, state: Path, *arguments: str | Path, bundle: Path | None = None) -> None:
     """One sentence with these words, this exit code, and what was learned is as it was."""
     before = files_of(state)
-    done = teach(state, *arguments, bundle=bundle)
+    done = teach_here(state, *arguments, bundle=bundle) if bundle else teach(state, *arguments)
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("error: expected "), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
@@ -270,7 +276,7 @@ def test_wrong_inputs_are_one_sentence(
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
 def test_seconds_that_are_none(seconds: str, bundle_path: Path, bundle: Bundle, tmp_path: Path) -> None:
     state = made_state(tmp_path / "state", bundle)
-    done = teach(state, "--class", "x", "--last", seconds, bundle=bundle_path)
+    done = teach_here(state, "--class", "x", "--last", seconds, bundle=bundle_path)
     assert done.returncode in (2, 7)
     assert "error: " in done.stderr.lower()
 
@@ -356,8 +362,9 @@ def test_a_run_is_taught_while_it_goes_on(
             ended(process)
     else:
         mixed = [box(i) if i % 3 else seen[i // 3 % len(seen)] for i in range(600)]
-        clip = film(tmp_path / "long.avi", mixed * 70)  # longer than four processes take to start
-        with running(bundle_path, state, log, "--video", str(clip)) as process:
+        clip = film(tmp_path / "long.avi", mixed * 20)
+        slowly = ("--cpu-share", "10")  # it lasts longer than four processes take to start
+        with running(bundle_path, state, log, "--video", str(clip), *slowly) as process:
             wait_for(log, "segment", 1)
             taught(state, "--class", "box", "--images", shown)
             wait_for_votes(log, "box")
