@@ -47,7 +47,6 @@ class Graph:
             name = self.fresh("constant")
             self._by_value[key] = name
             self.constants[name] = array
-            self.shapes[name] = array.shape
         return self._by_value[key]
 
     def integers(self, values: Sequence[int]) -> str:
@@ -55,7 +54,12 @@ class Graph:
         return self.constant(list(values), np.int64)
 
     def shape(self, name: str) -> Shape:
-        """Shape of a value of the forward graph. Raises ExportError where a size other than the batch is free."""
+        """Shape of a constant, or of a value of the forward graph.
+
+        Raises ExportError where a size other than the batch is free.
+        """
+        if name in self.constants:
+            return self.constants[name].shape
         if name not in self.shapes:
             raise ExportError(
                 f"expected sizes that are fixed but for the batch, but those of {name!r} are not; "

@@ -283,8 +283,7 @@ ALONE = {
     *("GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Not", "Or", "Pad", "Pow", "PRelu", "ReduceL2"),
     *("ReduceSumSquare", "Selu", "Sign", "Slice", "Softplus", "Sum", "Tile", "Where"),
 }
-"""Operators that test_backbone_operators writes itself, as torch.onnx exports them rarely, or in one of their ways; and
-that of test_winograd."""
+"""Operators that test_backbone_operators writes itself, as torch.onnx exports them rarely, or in one of their ways."""
 
 
 def test_the_cases_cover_every_rule() -> None:

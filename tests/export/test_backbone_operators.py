@@ -270,6 +270,11 @@ CASES: dict[str, Case] = {
         kernel_shape=[2, 2],
         auto_pad="SAME_UPPER",
     ),
+    "DepthToSpace": (
+        [("N", 8, 3, 5)],
+        lambda g, x: g.op("DepthToSpace", x, blocksize=2),
+        lambda x: x.reshape(-1, 2, 2, 2, 3, 5).permute(0, 3, 4, 1, 5, 2).reshape(-1, 2, 6, 10),
+    ),
     "GlobalAveragePool": of_one("GlobalAveragePool", lambda x: x.mean((2, 3), keepdim=True)),
 }
 
@@ -373,6 +378,7 @@ def test_the_cases_cover_every_operator() -> None:
         (lambda g: g.op("Cast", "x", to=onnx.TensorProto.DOUBLE), "float32"),
         (lambda g: g.op("Concat", "x", "x", axis=0), "along the batch"),
         (lambda g: g.op("Gelu", "x"), "Gelu"),
+        (lambda g: g.op("DepthToSpace", "x", blocksize=1, mode="CRD"), "CRD"),
     ],
 )
 def test_what_cannot_be_differentiated_is_refused(build: Callable[[Graph], str], named: str) -> None:
