@@ -225,6 +225,21 @@ class Guarded(Unguarded):
             learner.model = self._frozen
         return verdict
 
+    def harm(self, model: Floats, check: Check = lambda: None) -> str | None:
+        """Why a model does harm beside that of the bundle, on the labelled images alone; None where it does none that
+        can be seen."""
+        if not np.isfinite(model).all():
+            return "is not finite"
+        if self._labelled is None:
+            return None
+        if self._frozen_logits is None:
+            self._frozen_logits = self._labelled.logits(self._frozen, check)
+        right, before = (
+            logits.argmax(axis=1) == self._labelled.labels
+            for logits in (self._labelled.logits(model, check), self._frozen_logits)
+        )
+        return on_labelled(right, before, before, self._labelled, {})
+
     def judge(self, model: Floats, check: Check = lambda: None, accepted: Floats | None = None) -> Verdict:
         """Whether a model (P,), made of the learner's memory, may take the place of the accepted one (P,), by default
         the learner's. Changes nothing.
