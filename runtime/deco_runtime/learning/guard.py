@@ -107,6 +107,26 @@ class Unguarded:
                 learner.tell(before)
                 learner.memory, learner.scene, learner.rng.bit_generator.state = memory, scene, drawn
 
+    @property
+    def accepted(self) -> Memory:
+        """The memory that the published model is made of, or a later one where nobody judges."""
+        return self.learner.memory
+
+    def adopt(self, memory: Memory, check: Check = lambda: None) -> Verdict | None:
+        """Go on from another memory, with a model made of it. What the guard says, None without one unless the model is
+        not finite; where that is a rejection, or `check` raises, nothing has changed."""
+        learner, before = self.learner, self.learner.memory
+        done = False
+        try:
+            learner.memory = memory
+            report = self.retrain(check)
+            done = report.accepted
+            learner.merges += done
+        finally:
+            if not done:
+                learner.memory = before
+        return report.verdict if done or report.verdict else Verdict("is not finite", {}, np.zeros(0, bool))
+
     def reset(self) -> None:
         """Go back to what the learner started with, in place of all that was learned and taught."""
         self.restore(*self._first)
@@ -201,6 +221,17 @@ class Guarded(Unguarded):
             self._take_up()
             back = learner.memory if one else learner.reshaped(kept.memory, learner.classes)
             self.kept = Kept(back, self._none_right())
+        return verdict
+
+    @property
+    def accepted(self) -> Memory:
+        return self.kept.memory
+
+    def adopt(self, memory: Memory, check: Check = lambda: None) -> Verdict | None:
+        before = self.kept
+        verdict = super().adopt(memory, check)
+        if verdict is not None and not verdict.accepted:
+            self.kept = before  # others' sums are no reason for this device to learn less
         return verdict
 
     def held_out(self) -> Floats:
