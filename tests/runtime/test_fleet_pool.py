@@ -121,7 +121,7 @@ class Device:
     def take_up(self, pool: Pool) -> bool:
         place = pool.places.get(self.offer().name)
         device.hand_over(self.path, pool.sums, place.number if place else 0)
-        verdict = device.take_up(self.path, self.guarded, self.bundle, self.save)
+        _, verdict = device.take_up(self.path, self.guarded, self.bundle, self.save)
         return verdict is None or verdict.accepted
 
 
@@ -415,7 +415,7 @@ def test_a_device_refuses_what_its_own_guard_refuses(bundle: Bundle, runs_on: En
     before, model = it.now, it.guarded.learner.model
     harm = poisoned(minus(it.now, pool.guarded.learner.start.statistics))
     device.hand_over(it.path, Statistics(pool.sums.a + 50 * harm.a, pool.sums.b + 50 * harm.b), 1)
-    verdict = device.take_up(it.path, it.guarded, bundle, it.save)
+    _, verdict = device.take_up(it.path, it.guarded, bundle, it.save)
     assert verdict is not None
     assert not verdict.accepted
     assert it.guarded.learner.model is model

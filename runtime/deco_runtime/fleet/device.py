@@ -12,6 +12,7 @@ from pathlib import Path
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet import member as members
 from deco_runtime.fleet.member import Member
+from deco_runtime.fleet.sums import frames
 from deco_runtime.learning.arrays import arrays_of, memory_like
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.regression import Statistics, of_classes
@@ -46,8 +47,8 @@ def hand_over(directory: Path, fleet: Statistics, number: int) -> None:
 
 def take_up(
     directory: Path, guarded: Unguarded, bundle: Bundle, save: Callable[[], None], check: Check = lambda: None
-) -> Verdict | None:
-    """Go by the fleet's sums that were handed over. What the guard says, None without one.
+) -> tuple[float, Verdict | None]:
+    """Go by the fleet's sums that were handed over: the frames they are of, and what the guard says, None without one.
 
     save, and what is raised: as for `offer`; and StateError where no sums were handed over.
     """
@@ -67,7 +68,7 @@ def take_up(
         place = _settled(members.took(place, fleet), guarded)
     members.keep(directory, place, bundle.hash)
     path.unlink()
-    return verdict
+    return frames(fleet), verdict
 
 
 def _own(guarded: Unguarded) -> Statistics:

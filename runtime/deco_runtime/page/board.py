@@ -55,6 +55,7 @@ class Board(Listener):
             happened.SaveRefused: lambda e: self._tell(redact(e.reason)),
             happened.ClassTaught: lambda e: self._tell(e.words, teachings=e.teachings),
             happened.TeachingUndone: lambda e: self._tell("the last teaching was taken back", teachings=e.teachings),
+            happened.FleetMerged: lambda e: self._tell(e.words),
             happened.WentBack: lambda e: self._tell(f"went back to {e.to}: {e.segments} segments"),
             happened.AnswersJudged: self._judge,
             happened.RunEnding: lambda _: self._set(camera="the run is ending"),
