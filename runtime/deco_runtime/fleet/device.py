@@ -12,7 +12,7 @@ from pathlib import Path
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet import member as members
 from deco_runtime.fleet.member import Member
-from deco_runtime.fleet.sums import frames
+from deco_runtime.fleet.sums import HOW, frames
 from deco_runtime.learning.arrays import arrays_of, memory_like
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.regression import Statistics, of_classes
@@ -32,8 +32,12 @@ def offer(
     """The device's place with a difference under way, if there is one of at least so many frames.
 
     save: has what is learned on the disk, since what is sent must not be lost here. Raises UsageError for a recipe that
-    is not made of sums, StateError where the disk refuses or what is on it cannot be used.
+    is not made of sums and for numbers that are not known, StateError where the disk refuses or what is on it cannot be used.
     """
+    if how not in HOW:
+        raise UsageError(
+            f"expected numbers of {', '.join(HOW)}, but found {how!r:.40}; use the same version as the server"
+        )
     place = members.offered(_place(directory, guarded, bundle), _own(guarded), how, least)
     save()
     members.keep(directory, place, bundle.hash)

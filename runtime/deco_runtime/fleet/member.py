@@ -77,9 +77,20 @@ def offered(member: Member, now: Statistics, how: str, least: float = LEAST) -> 
 
 
 def confirmed(member: Member, number: int) -> Member:
-    """The server has all up to this number. What was rounded away in sending is left for the next time."""
-    if member.sent is None or number <= member.number:
+    """The server has all up to this number. What was rounded away in sending is left for the next time.
+
+    Raises StateError for a number that cannot be, of a server that lacks what it had or has what was never sent: what
+    it hands out are not the sums that this device is part of.
+    """
+    if not member.number <= number <= member.number + (member.sent is not None):
+        raise StateError(
+            f"expected a server that has {member.number} differences of this device, or the next one too, but it says "
+            f"{number}: one of the two has gone back to an older state, or it is another fleet; bring back the newer "
+            f"one, or move {FILE} away to join anew"
+        )
+    if number == member.number:
         return member
+    assert member.sent is not None
     return replace(member, number=number, base=plus(member.base, member.sent), sent=None)
 
 

@@ -11,6 +11,7 @@ kept of them.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,11 +37,13 @@ LONGEST_NAME = 64
 
 @dataclass(frozen=True)
 class Place:
-    """Of one device: number and digest of its last difference, frames of all."""
+    """Of one device: number and digest of its last difference, frames of all, and when the last came, in seconds since
+    1970."""
 
     number: int
     digest: str
     frames: float
+    at: int = 0
 
 
 class Pool:
@@ -68,6 +71,20 @@ class Pool:
     def sums(self) -> Statistics:
         """Those that were accepted so far, with the bundle's labelled images."""
         return self._learner.memory
+
+    @property
+    def frames(self) -> float:
+        """How many those are of."""
+        return frames(self.sums)
+
+    @property
+    def waiting(self) -> int:
+        """Differences of this round that were taken in."""
+        return len(self._new)
+
+    def number(self, name: str) -> int:
+        """Of a device's last difference that is part of the sums; 0 for none."""
+        return self.places[name].number if name in self.places else 0
 
     def offer(self, name: str, number: int, how: str, arrays: Mapping[str, Array], bundle: str) -> str | None:
         """Take in a device's difference. Why it is refused, as a clause; None where it was taken in, now or before.
@@ -108,7 +125,7 @@ class Pool:
             reason = self._harm(_single(a, b))
         if reason is None:
             self._a, self._b = a, b
-            self._new[name] = Place(number, digest, place.frames + frames(sums))
+            self._new[name] = Place(number, digest, place.frames + frames(sums), int(time.time()))
         return reason
 
     def _harm(self, memory: Statistics) -> str | None:
@@ -160,7 +177,8 @@ def _single(a: Doubles, b: Doubles) -> Statistics:
 
 
 def _place(values: Mapping[str, Any]) -> Place:
-    return Place(whole(values["number"]), str(values["digest"]), float(values["frames"]))
+    number, at = whole(values["number"]), whole(values["at"])
+    return Place(number, str(values["digest"]), float(values["frames"]), at)
 
 
 def _digest(arrays: Mapping[str, Array]) -> str:
