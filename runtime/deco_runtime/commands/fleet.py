@@ -143,9 +143,7 @@ def allow(key: Path, state: Path) -> int:
     answer = _json(done.stdout)
     if done.returncode or not answer.get("success"):
         why = answer.get("error-message") or last_words(done.stdout + done.stderr)
-        raise StateError(
-            f"expected the server to allow {key}, but: {' '.join(str(why).split()).rstrip('.')}; mend that"
-        )
+        raise StateError(f"expected the server to allow {key}, but it says: {last_words(str(why))}; mend that")
     say(f"node {answer['node-id']} may join")
     return 0
 

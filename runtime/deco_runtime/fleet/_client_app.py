@@ -30,7 +30,7 @@ def give(message: Message, context: Context) -> Message:
 
     def job() -> RecordDict:
         asked = message.content.config_records["asked"]
-        offer = of_device.give(*_device(), str(asked["how"]), _least(float(asked["least"])))  # type: ignore[arg-type]
+        offer = of_device.give(*_device(), str(asked["how"]), _least(float(asked["least"])))
         values = ConfigRecord({"name": offer.name, "number": offer.number, "how": offer.how, "bundle": offer.bundle})
         arrays = ArrayRecord({name: Array(array) for name, array in offer.arrays.items()})
         return RecordDict({"offer": values, "sums": arrays})
@@ -43,7 +43,7 @@ def take(message: Message, context: Context) -> Message:
     """Has the device go by the fleet's sums, and answers with what came of it."""
 
     def job() -> RecordDict:
-        number = int(message.content.config_records["has"]["number"])  # type: ignore[arg-type]
+        number = int(message.content.config_records["has"]["number"])
         record = message.content.array_records["sums"]
         fleet = Statistics(record["a"].numpy(), record["b"].numpy())
         told = of_device.take(*_device(), fleet, number)

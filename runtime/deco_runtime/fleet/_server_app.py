@@ -157,5 +157,5 @@ def _read(reply: Message) -> tuple[str, dict[str, Numbers], int, str, str]:
     """Name, arrays, number, kind of numbers and bundle of a device's answer; raises whatever it likes."""
     values = reply.content.config_records["offer"]
     arrays = {key: array.numpy() for key, array in reply.content.array_records["sums"].items()}
-    number = int(values["number"])  # type: ignore[arg-type]
+    number = int(values["number"])
     return str(values["name"]), arrays, number, str(values["how"]), str(values["bundle"])

@@ -39,7 +39,7 @@ class OnlyFromHere:
 def _is_here(scope: dict[str, Any]) -> bool:
     """Whether a request comes from this machine: from loopback, or from the address that it was sent to."""
     client, server = scope.get("client"), scope.get("server")
-    return bool(client) and (is_loopback(client[0]) or bool(server and client[0] == server[0]))
+    return client is not None and (is_loopback(client[0]) or (server is not None and client[0] == server[0]))
 
 
 def main() -> None:

@@ -32,7 +32,8 @@ def offer(
     """The device's place with a difference under way, if there is one of at least so many frames.
 
     save: has what is learned on the disk, since what is sent must not be lost here. Raises UsageError for a recipe that
-    is not made of sums and for numbers that are not known, StateError where the disk refuses or what is on it cannot be used.
+    is not made of sums and for numbers that are not known, StateError where the disk refuses or what is on it cannot be
+    used.
     """
     if how not in HOW:
         raise UsageError(

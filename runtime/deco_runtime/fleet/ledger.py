@@ -24,9 +24,10 @@ LONGEST = 300
 @dataclass
 class Ledger:
     """rounds: since the beginning. at: when the last ended, in seconds since 1970. asked, answered, taken: devices that
-    were there, those that answered, and differences that became part of the sums. frames: that the sums are of, with the labelled
-    images. accuracy, before: share of the guard's images answered right with the fleet's sums, and by the bundle alone;
-    None where it was not judged yet, or has none. refused: ever; refusals: the last of them, as [time, who, why]."""
+    were there, those that answered, and differences that became part of the sums. frames: that the sums are of, with
+    the labelled images. accuracy, before: share of the guard's images answered right with the fleet's sums, and by the
+    bundle alone; None where it was not judged yet, or has none. refused: ever; refusals: the last of them, as [time,
+    who, why]."""
 
     rounds: int = 0
     at: float = 0.0

@@ -152,8 +152,8 @@ def _hear(
 
 
 def _answers(it: Served) -> bool:
-    """Whether the server is there. Raises UsageError for a certificate that this machine itself does not trust: Flower's
-    programs here could not reach the server then."""
+    """Whether the server is there. Raises UsageError for a certificate that this machine itself does not trust:
+    Flower's programs here could not reach the server then."""
     try:
         with socket.create_connection((it.local, it.port), timeout=10) as connection:
             if it.tls is None:
