@@ -39,6 +39,7 @@ SLOW = {
     "test_report_cli",
     "test_page_browser",
     "test_teach_command",
+    "test_fleet_command",
 }
 """Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
 

@@ -12,6 +12,9 @@ from deco_runtime.fleet import flower
 from deco_runtime.fleet.keeper import LOG, NODE, going, kept_going, said
 from deco_runtime.fleet.told import Hearer
 
+STRANGER = "[code: 2004]"
+"""What Flower says where a server does not know the key of a device."""
+
 
 @dataclass(frozen=True)
 class Joined:
@@ -55,7 +58,10 @@ def _once(
             for line in hearer.hear(0.2) or ():
                 say(line)
             if node.poll() is not None:
-                return f"the connection to {it.server} has ended: {said(log)}"
+                why = said(log)
+                if STRANGER in why and it.key is not None:
+                    return f"the server at {it.server} does not know this key; deco-fleet allow {it.key.name}.pub there"
+                return f"the connection to {it.server} has ended: {why}"
             time.sleep(0.1)  # between two messages nobody has the other end of the pipe, which is no reason to wait
     return None
 

@@ -74,10 +74,12 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def last_words(text: str) -> str:
-    """Of what a program of Flower's wrote: its last line that says something, without colours."""
+    """Of what a program of Flower's wrote: why it ended, or its last line of an error, or its last; without colours."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     lines = [" ".join(line.split()) for line in plain.splitlines() if re.search(r"\w", line)]
-    return lines[-1][:300].rstrip(".") if lines else "it says nothing"
+    ends = [i for i, line in enumerate(lines) if "Exit Code:" in line]
+    errors = lines[ends[-1] + 1 :][:2] if ends else [line for line in lines if "error" in line.lower()][-1:]
+    return " ".join(errors or lines[-1:])[:300].rstrip(".") or "it says nothing"
 
 
 def said(log: Path) -> str:
@@ -88,11 +90,12 @@ def said(log: Path) -> str:
 
 
 def end_with_parent() -> None:
-    """Have the system end this process when its parent ends, however that is; where it can."""
+    """Have the system kill this process when its parent ends, however that is; where it can. Whoever asks it to end
+    nicely may wait for ever, and what it starts ends with it, as Flower has it."""
     parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):
         import ctypes
 
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGKILL)
