@@ -143,7 +143,7 @@ def test_two_devices_learn_as_one_whoever_is_killed(bundle: Bundle, tmp_path: Pa
         def serve() -> Going:
             return Going(
                 *(stack, tmp_path / "server.log", "serve", "--bundle", bundle.path, "--state", server),
-                *("--recipe", "deco+", "--address", f"127.0.0.1:{port}", "--every", "1", "--least", LEAST),
+                *("--recipe", "deco+", "--address", f"127.0.0.1:{port}", "--every", "4", "--least", LEAST),
                 *("--tls", certificate, key, authority),
             )
 

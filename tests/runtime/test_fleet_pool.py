@@ -425,6 +425,42 @@ def test_a_device_refuses_what_its_own_guard_refuses(bundle: Bundle, runs_on: En
     assert it.member.number == 1
 
 
+def test_only_what_was_sent_is_confirmed(bundle: Bundle, runs_on: Engine, frames: Any, new: Any) -> None:
+    """A server that says it has what was never sent, or lacks what it had: its sums are not taken up, and nothing of
+    what the device has learned is taken for sent."""
+    pool, it = open_pool(bundle, runs_on, frames), new()
+
+    def refused(number: int) -> None:
+        before, now = it.member, it.now
+        device.hand_over(it.path, pool.sums, number)
+        with pytest.raises(StateError, match="to join anew"):
+            device.take_up(it.path, it.guarded, bundle, it.save)
+        after = it.member
+        assert (after.number, after.merges) == (before.number, before.merges)
+        for one, two in ((after.base, before.base), (after.sent, before.sent)):
+            assert (one and one.a.tobytes()) == (two and two.a.tobytes())
+        assert it.now is now
+
+    it.see(stream(frames, 0, 3)[:2])
+    it.offer()
+    for number in (2, 3, 10**9, -1):
+        refused(number)
+    assert it.send(pool) is None
+    pool.settle()
+    it.take_up(pool)
+    for number in (0, 2):
+        refused(number)
+    it.see(stream(frames, 0, 3)[2:4])
+    it.offer()
+    for number in (0, 3):
+        refused(number)
+    assert it.send(pool) is None
+    pool.settle()
+    assert it.take_up(pool)
+    same(it.now.a, pool.sums.a, 1e-6)
+    assert it.member.number == 2
+
+
 def test_its_place_is_on_the_disk(bundle: Bundle, runs_on: Engine, frames: Any, new: Any, tmp_path: Path) -> None:
     it = new()
     like = it.now

@@ -71,7 +71,7 @@ def offered(member: Member, now: Statistics, how: str, least: float = LEAST) -> 
     if member.sent is not None:
         return member
     new = minus(now, member.base)
-    if frames(new) < least:
+    if not frames(new) >= least:  # nan asks for nothing
         return member
     return replace(member, sent=unpacked(packed(new, how), how, *new.b.shape), how=how)
 
