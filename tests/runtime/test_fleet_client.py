@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from deco_runtime.fleet import member as members
 from deco_runtime.fleet.sums import frames, plus
 from deco_runtime.learning.regression import Statistics
 from deco_runtime.learning.voter import start
+from deco_runtime.page.board import Board
+from deco_runtime.running.control import Control
 from deco_runtime.running.loop import Run
+from deco_runtime.running.recent import Recent
 from deco_runtime.running.scoring import normalised
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.telemetry import happenings as happened
@@ -72,8 +76,9 @@ def offered(offer: client.Offer) -> Statistics:
 def test_a_run_gives_and_takes_through_its_socket(bundle: Bundle, state: Path) -> None:
     begun = start(bundle).statistics
     with going(bundle, state) as run:
-        heard = Heard()
+        heard, board = Heard(), Board(Control(run, state, Recent()), "a run")
         run.bus.add(heard)
+        run.bus.add(board)
         nothing = client.give(state, None, "fp32", LEAST)
         assert (nothing.number, dict(nothing.arrays)) == (0, {})
         learn(run, 3)
@@ -87,12 +92,16 @@ def test_a_run_gives_and_takes_through_its_socket(bundle: Bundle, state: Path) -
         fleet = plus(begun, offered(offer))
         told = client.take(state, None, fleet, 1)
         assert told == {"frames": round(frames(fleet)), "refused": None}
+        shown = board.told()["fleet"]
+        assert shown == {**told, "merged": pytest.approx(time.time(), abs=60)}
         assert client.give(state, None, "fp32", 1000).number == 1
         following = client.give(state, None, "fp32", LEAST)
         assert following.number == 2
         np.testing.assert_allclose(
             plus(fleet, offered(following)).a, run.guarded.accepted.a, rtol=0, atol=1e-5 * np.abs(fleet.a).max()
         )
+    board._fleet(happened.FleetMerged(999, "loses 9 images"))
+    assert board.told()["fleet"] == {"frames": 999, "refused": "loses 9 images", "merged": shown["merged"]}
     assert [(each.frames, each.refused) for each in heard.merges] == [(round(frames(fleet)), None)]
 
 

@@ -49,7 +49,7 @@ def fleet() -> None:
               help=f"Where devices reach the server.  [default: 0.0.0.0:{PORT}; 127.0.0.1:{PORT} with --insecure]",
               )  # fmt: skip
 @click.option("--recipe", type=RecipeName(), help="deco+ or slda.  [default: the bundle's]")
-@click.option("--every", type=click.FloatRange(1), default=60.0, show_default=True, metavar="SECONDS",
+@click.option("--every", type=click.FloatRange(1), default=600.0, show_default=True, metavar="SECONDS",
               help="From one round to the next. One waits so long for devices, or a minute.")  # fmt: skip
 @click.option("--how", type=click.Choice(HOW), default=HOW[0], show_default=True,
               help="Numbers that devices send; what smaller ones lose is sent later.")  # fmt: skip
