@@ -76,7 +76,11 @@ def serve(
     from deco_runtime.fleet.serving import serve as run
     from deco_runtime.storage.bundle import open_bundle
 
-    pool, _ = open_pool(open_bundle(bundle), recipe or "", least, state)
+    opened = open_bundle(bundle)
+    pool, _ = open_pool(opened, recipe or "", least, state)
+    if "guard.npz" not in opened.files:
+        say("warning: the bundle holds no labelled images for the guard, so what devices send is not scored; export it "
+            "again with more labels")  # fmt: skip
     if insecure and not is_loopback(host):
         say(f"warning: whoever reaches {host}:{port} can join this fleet, and read what is sent")
     say(f"serves {bundle} at {host}:{port}; {len(pool.places)} devices are in its sums, of {pool.frames:.0f} frames")
