@@ -156,6 +156,9 @@ def test_two_devices_learn_as_one_whoever_is_killed(bundle: Bundle, tmp_path: Pa
         serving = serve()
         devices = [join(0, run)]
         serving.says("0 of 0 devices answered")
+        second = fleet("join", "--state", run, "--server", "127.0.0.1:1", "--insecure")
+        assert second.returncode == 7, second.stderr
+        assert "expected to be the only deco-fleet with" in second.stderr
         devices[0].says("does not know this key; deco-fleet allow device-0.pub there")
         for each in keys:
             done = fleet("allow", "--state", server, each.with_name(f"{each.name}.pub"))

@@ -16,10 +16,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
-from deco_runtime.errors import DecoError
+from deco_runtime.errors import DecoError, StateError
+from deco_runtime.fleet.flower import FOLDER
 from deco_runtime.fleet.ledger import Ledger, clean
 from deco_runtime.fleet.pool import Pool
-from deco_runtime.fleet.serving import open_pool
+from deco_runtime.fleet.serving import START, open_pool
 from deco_runtime.fleet.told import DONE, Teller
 from deco_runtime.learning.arrays import Array as Numbers
 from deco_runtime.storage import state as states
@@ -33,6 +34,8 @@ AT_ONCE = 50
 """Messages that are put on their way together: each holds the sums."""
 PATIENCE_S = 60.0
 """A round waits at least so long for devices, if they do not all answer before."""
+HOLD_S = 20.0
+"""So long a state directory that another process has is waited for."""
 LATE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 """What Flower answers for a device that does not."""
 
@@ -44,9 +47,11 @@ def main(grid: Grid, context: Context) -> None:
     """Round after round, until `rounds` are done; 0 for ever."""
     config = context.run_config
     directory = Path(str(config["state"]))
+    if (directory / FOLDER / START).read_text("utf-8") != config["start"]:
+        return  # of a start before the last
     with Teller(directory) as tell:
         try:
-            states.hold(directory)
+            _hold(directory)
             bundle = open_bundle(Path(str(config["bundle"])))
             pool, words = open_pool(bundle, str(config["recipe"]), float(config["least"]), directory)
             if words:
@@ -63,6 +68,20 @@ def main(grid: Grid, context: Context) -> None:
         except DecoError as error:
             tell(f"error: {error}")
             raise
+
+
+def _hold(directory: Path) -> None:
+    """As `states.hold`; one whose server was killed a moment ago may still have it."""
+    end = time.monotonic() + HOLD_S
+    while True:
+        try:
+            states.hold(directory)
+        except StateError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(1)
+        else:
+            return
 
 
 class Rounds:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from deco_runtime.errors import RuntimeMissingError, StateError
 from deco_runtime.host.job import PYTHON
+from deco_runtime.storage.lock import lock
 
 FOLDER = "flower"
 LINK = "fleet"
@@ -94,10 +95,16 @@ def ours(module: str, *arguments: str) -> list[str]:
 
 
 def home(directory: Path) -> Path:
-    """Flower's folder, made for its owner alone. Raises StateError where it cannot be."""
+    """Flower's folder, made for its owner alone, and held until this process ends. Raises StateError where it cannot
+    be made, or another process has it."""
     folder = directory / FOLDER
     try:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        lock(folder)
+    except BlockingIOError:
+        raise StateError(
+            f"expected to be the only deco-fleet with {directory}, but found another one; stop that one"
+        ) from None
     except OSError as error:
         raise StateError(
             f"expected to make {folder}, but the system says: {error.strerror}; choose another --state"

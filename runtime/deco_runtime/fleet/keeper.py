@@ -75,9 +75,9 @@ def _opened(path: Path) -> IO[bytes]:
 
 def last_words(text: str) -> str:
     """Of what a program of Flower's wrote: why it ended, or its last line of an error, or its last; without colours."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    plain = re.sub(r"\x1b\[[0-9;]*m|[╭╮╰╯│─]", "", text)
     lines = [" ".join(line.split()) for line in plain.splitlines() if re.search(r"\w", line)]
-    ends = [i for i, line in enumerate(lines) if "Exit Code:" in line]
+    ends = [i for i, line in enumerate(lines) if "Exit Code:" in line or line == "Error"]
     errors = lines[ends[-1] + 1 :][:2] if ends else [line for line in lines if "error" in line.lower()][-1:]
     return " ".join(errors or lines[-1:])[:300].rstrip(".") or "it says nothing"
 

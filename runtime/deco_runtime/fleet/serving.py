@@ -6,11 +6,13 @@ state directory. Whichever of the programs ends, at any moment, the others are e
 
 from __future__ import annotations
 
+import secrets
 import socket
 import ssl
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,8 @@ from deco_runtime.learning.guard import Guarded
 from deco_runtime.running.assemble import open_guard
 from deco_runtime.storage.bundle import Bundle
 
+START = "start"
+"""File in Flower's folder: which start was the last. Flower goes on with the app of one before that was cut short."""
 START_S = 120.0
 """A program of Flower's that says nothing for so long does not start."""
 
@@ -79,30 +83,28 @@ def serve(it: Served, stopped: Callable[[], bool], say: Callable[[str], None]) -
     _free(it.host, it.port)
     folder = flower.home(it.state)
     flower.write_settings(folder, f"{_bracketed(it.local)}:{it.port}", it.tls)
-    app = flower.write_app(
-        folder,
-        {
-            "state": str(it.state.resolve()),
-            "bundle": str(it.bundle.resolve()),
-            "recipe": it.recipe,
-            "rounds": it.rounds,
-            "every": it.every,
-            "how": it.how,
-            "least": it.least,
-        },
-    )
-    hearer = Hearer(it.state)
-    try:
-        kept_going(lambda stopped: _once(it, folder, app, hearer, stopped, say), stopped, say)
-    finally:
-        hearer.close()
+    kept_going(lambda stopped: _once(it, folder, stopped, say), stopped, say)
 
 
-def _once(
-    it: Served, folder: Path, app: Path, hearer: Hearer, stopped: Callable[[], bool], say: Callable[[str], None]
-) -> str | None:
+def _app(it: Served, folder: Path) -> Path:
+    """What `flwr run` takes, for the next start."""
+    config: dict[str, str | int | float] = {
+        "state": str(it.state.resolve()),
+        "bundle": str(it.bundle.resolve()),
+        "recipe": it.recipe,
+        "rounds": it.rounds,
+        "every": it.every,
+        "how": it.how,
+        "least": it.least,
+        "start": secrets.token_hex(8),
+    }
+    (folder / START).write_text(str(config["start"]), "utf-8")
+    return flower.write_app(folder, config)
+
+
+def _once(it: Served, folder: Path, stopped: Callable[[], bool], say: Callable[[str], None]) -> str | None:
     """As `kept_going` has it."""
-    log, env = folder / LOG, flower.environment(folder)
+    log, env, app = folder / LOG, flower.environment(folder), _app(it, folder)
     safety = ["--insecure"]
     if it.tls is not None:
         files = (it.tls.certificate, it.tls.key, it.tls.authority)
@@ -112,9 +114,7 @@ def _once(
         *("_superlink", "--host", it.host, "--port", str(it.port), "--database", str(folder / "flower.db")),
         *("--disable-runtime-dependency-installation", *safety),
     )
-    while hearer.hear(0):  # what was told before an end
-        pass
-    with going(command, env, log) as link:
+    with closing(Hearer(it.state)) as hearer, going(command, env, log) as link:
         end = time.monotonic() + START_S
         while not _answers(it):
             if stopped():
