@@ -36,7 +36,7 @@ PATIENCE_S = 60.0
 """A round waits at least so long for devices, if they do not all answer before."""
 HOLD_S = 20.0
 """So long a state directory that another process has is waited for."""
-LATE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
+LATE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 """What Flower answers for a device that does not."""
 
 server = ServerApp()
