@@ -24,6 +24,7 @@ SLOW = {
     *("test_address", "test_cli_errors", "test_choose", "test_doctor_command", "test_doctor_parts", "test_live"),
     *("test_notify", "test_power", "test_registry", "test_resources", "test_run", "test_service", "test_job"),
     *("test_view_sources", "test_together", "test_output_run", "test_page_browser", "test_teach_command"),
+    "test_fleet_command",
     *("test_ablation", "test_bench_growth", "test_bench_run", "test_checkpoint", "test_hostile", "test_memory"),
     *("test_measure_unknown", "test_sweep", "test_export_cli", "test_report_cli", "test_representation"),
     *("test_graphs", "test_backbone", "test_backbone_operators"),

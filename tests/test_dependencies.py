@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(deco_runtime.__file__).parent
 WORKSTATION = {"torch", "onnx", "onnxscript", "sklearn", "deco_export", "deco_models", "deco_benchmarks"}
 DEVICE = {"numpy", "cv2", "PIL", "onnxruntime", "openvino", "tensorrt", "click", "rich", "paho", "deco_runtime"} | {
-    *("starlette", "uvicorn", "prometheus_client"),
+    *("starlette", "uvicorn", "prometheus_client", "flwr"),
 }
 ALGORITHM = sorted(file.stem for file in (PACKAGE / "learning").glob("*.py"))
 ALGORITHM_MAY_USE = {"deco_runtime.learning", *(f"deco_runtime.learning.{name}" for name in ALGORITHM)} | {

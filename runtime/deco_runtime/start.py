@@ -56,6 +56,11 @@ def doctor() -> None:
     _begin("deco_runtime.doctor.cli")
 
 
+def fleet() -> None:
+    """deco-fleet."""
+    _begin("deco_runtime.commands.fleet")
+
+
 def export() -> None:
     """deco-export."""
     _begin("deco_export.cli")

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deco_runtime.fleet import client
+from deco_runtime.learning.voter import start
+from deco_runtime.storage.bundle import open_bundle
 from page_runs import Open, box, digits, page_of
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page is looked at by playwright")
@@ -58,6 +61,11 @@ def test_it_loads_moves_and_a_class_that_is_taught_is_answered(browser: Any, bun
         first = window.evaluate(DRAWN)
         window.wait_for_function(f"(first) => ({DRAWN})() !== first", arg=first)
         window.wait_for_function("() => document.querySelectorAll('#segments > div').length > 1")
+        begun = start(open_bundle(bundle_path)).statistics
+        client.give(tmp_path / "state", None, "fp32", 1e9)
+        frames = client.take(tmp_path / "state", None, begun, 0)["frames"]
+        said = "(said) => document.getElementById('figures').textContent.includes(said)"
+        window.wait_for_function(said, arg=f"{frames} frames in its sums, last merged ")
         assert window.locator("#known tbody tr").count() == 10
         assert window.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")  # of a phone
         assert "no picture is kept" in window.inner_text("#teach")

@@ -131,7 +131,7 @@ def test_round_trip_bit_for_bit(recipe: str, tmp_path: Path, bundle: Bundle) -> 
         assert [array.tobytes() for array in arrays_of(one).values()] == [a.tobytes() for a in arrays_of(two).values()]
     assert other.kept.best.tolist() == it.kept.best.tolist()
     assert (other.kept.rejections, other.kept.pause) == (5, 50)
-    assert [getattr(again, name) for name in COUNTS] == [getattr(learner, name) for name in COUNTS] == [5, 6, 7, 8]
+    assert [getattr(again, name) for name in COUNTS] == [getattr(learner, name) for name in COUNTS] == [5, 6, 7, 8, 9]
     assert again.rng.random(5, np.float32).tobytes() == learner.rng.random(5, np.float32).tobytes()
     assert again.rng.permutation(50).tolist() == learner.rng.permutation(50).tolist()
     assert again.rng.standard_normal(9).tobytes() == learner.rng.standard_normal(9).tobytes()
@@ -353,13 +353,13 @@ def test_state_of_another_much_larger_bundle(saved: Path, bundle: Bundle) -> Non
         load(saved, bundle)
 
 
-@pytest.mark.parametrize("schema", [3, 4, 5, 99, "6", None, [6]])
+@pytest.mark.parametrize("schema", [3, 5, 6, 99, "7", None, [7]])
 def test_state_of_another_version(saved: Path, bundle: Bundle, schema: Any) -> None:
     repacked(saved / CURRENT, lambda arrays, meta: meta.update(schema=schema))
     with pytest.raises(StateError) as caught:
         load(saved, bundle)
     assert str(caught.value) == (
-        f"expected learned state of schema 6, but {saved / CURRENT} is of schema {schema!r}; "
+        f"expected learned state of schema 7, but {saved / CURRENT} is of schema {schema!r}; "
         "use the deco-edge version that wrote it, or another --state"
     )
 
@@ -370,7 +370,7 @@ def test_what_the_last_version_wrote_is_refused_in_one_sentence(recipe: str, tmp
     save(tmp_path, make_state(bundle, 1, recipe))
 
     def older(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
-        assert meta["schema"] == SCHEMA == 6
+        assert meta["schema"] == SCHEMA == 7
         values = meta.pop("values")
         meta.update(values, schema=5)  # counts, generator and guard lay beside the rest
 
@@ -379,7 +379,7 @@ def test_what_the_last_version_wrote_is_refused_in_one_sentence(recipe: str, tmp
     with pytest.raises(StateError) as caught:
         load(tmp_path, bundle, recipe)
     assert str(caught.value) == (
-        f"expected learned state of schema 6, but {tmp_path / CURRENT} is of schema 5; "
+        f"expected learned state of schema 7, but {tmp_path / CURRENT} is of schema 5; "
         "use the deco-edge version that wrote it, or another --state"
     )
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {CURRENT: before}

@@ -208,6 +208,8 @@ def test_what_people_said_and_what_each_camera_saw() -> None:
             line("teach", 32.0, action="undone", teachings=0),
             line("judged", 33.0, answer="cat", right=True, frames=3),
             line("judged", 33.0, answer=None, right=False, frames=1),
+            line("fleet", 33.5, action="merged", frames=500, reason=None),
+            line("fleet", 33.6, action="refused", frames=700, reason="loses 9 images"),
             line("hold", 34.0, held=True),
             line("back", 35.0, to="start", segments=0),
             segment(3, {"cat": 1}, stream="camera 0"),
@@ -218,6 +220,7 @@ def test_what_people_said_and_what_each_camera_saw() -> None:
         *("1 teaching was taken, 1 refused, 1 taken back.", "Of 4 frames that were judged 75.0 % were answered right"),
         *("12 frames are the new class otter", "3 frames are cat; refused: it harms", "learning was told to wait"),
         *("what was learned went back to: start", "camera 0", "camera 1"),
+        "The fleet's sums were taken up 1 time and refused 1; the last were of 700 frames.",
     ):
         assert words in text
     assert "does not know" not in text
@@ -285,7 +288,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-KINDS = [*("teach", "judged", "hold", "back"), "state", "source", "segment", "retrain", "guard"]
+KINDS = [*("teach", "judged", "hold", "back", "fleet"), "state", "source", "segment", "retrain", "guard"]
 KINDS += ["resources", "score", "save", "x"]
 KEYS = [
     *("time", "monotonic", "lost", "action", "name", "live", "frames", "dropped", "note", "reason", "seconds", "votes"),

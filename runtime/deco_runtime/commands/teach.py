@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from deco_runtime.errors import BundleError, StateError, UsageError
+from deco_runtime.errors import StateError, UsageError
 from deco_runtime.telemetry.console import say
 
 if TYPE_CHECKING:
@@ -110,49 +109,19 @@ def _alone(
     state: Path, bundle_path: Path | None, name: str | None, images: Path | None, video: Path | None
 ) -> dict[str, Any]:
     """Where no run is on: with the state as a run would take it up."""
-    import numpy as np
-
-    from deco_runtime.engines.registry import open_engine
-    from deco_runtime.learning import registry
-    from deco_runtime.learning.guard import Unguarded
     from deco_runtime.running import control
-    from deco_runtime.running.assemble import open_guard
-    from deco_runtime.storage import state as states
-    from deco_runtime.storage.bundle import open_bundle
-    from deco_runtime.story import learned
+    from deco_runtime.running.alone import open_alone
 
-    whole = state.resolve()
-    if bundle_path is None:
-        bundle_path = whole.with_name(whole.name.removesuffix(states.SUFFIX))
-        if not whole.name.endswith(states.SUFFIX) or not bundle_path.exists():
-            raise BundleError(
-                f"expected the bundle that {state} is of, but found none of the name without {states.SUFFIX!r}; give "
-                "--bundle"
-            )
-    bundle = open_bundle(bundle_path)
-    unwritable, _ = states.hold(state)
-    if unwritable:
-        raise StateError(unwritable)
-    found = None
-    with suppress(StateError):  # `load` says what is wrong with it
-        found = learned.read(state)
-    kind = registry.learner(found.recipe if found else bundle.recipe.name)
-    engine = open_engine(bundle, "auto")
-    kind.check_engine(bundle, engine, kind.RECIPE)
-    guarded, _ = open_guard(bundle, kind.open(bundle, engine, kind.RECIPE, np.random.default_rng(0)))
-    restored, _ = states.load(state, bundle, guarded)
+    it = open_alone(state, bundle_path)
+    known = it.bundle.classes
     if name is None:
-        told: Any = control.undone(guarded, bundle.classes)
+        told: Any = control.undone(it.guarded, known)
     else:
-        pixels, takes = _pictures(images, video, bundle)
-        seen = control.observed_in(guarded.learner, pixels, bundle)
-        told = control.taught(guarded, bundle.classes, name, seen, takes)
+        pixels, takes = _pictures(images, video, it.bundle)
+        seen = control.observed_in(it.guarded.learner, pixels, it.bundle)
+        told = control.taught(it.guarded, known, name, seen, takes)
     if getattr(told, "refused", None) is None:
-        place = (restored.source, restored.position, restored.digest) if restored else ("", 0, "")
-        # What was learned without a guard is judged by the next run that has one.
-        unjudged = restored is not None and "guard" not in restored.values
-        it = Unguarded(guarded.learner) if unjudged else guarded
-        states.save(state, states.LearnedState.of(it, bundle, *place))
+        it.save()
     return asdict(told)
 
 

@@ -107,6 +107,26 @@ class Unguarded:
                 learner.tell(before)
                 learner.memory, learner.scene, learner.rng.bit_generator.state = memory, scene, drawn
 
+    @property
+    def accepted(self) -> Memory:
+        """The memory that the published model is made of, or a later one where nobody judges."""
+        return self.learner.memory
+
+    def adopt(self, memory: Memory, check: Check = lambda: None) -> Verdict | None:
+        """Go on from another memory, with a model made of it. What the guard says, None without one unless the model is
+        not finite; where that is a rejection, or `check` raises, nothing has changed."""
+        learner, before = self.learner, self.learner.memory
+        done = False
+        try:
+            learner.memory = memory
+            report = self.retrain(check)
+            done = report.accepted
+            learner.merges += done
+        finally:
+            if not done:
+                learner.memory = before
+        return report.verdict if done or report.verdict else Verdict("is not finite", {}, np.zeros(0, bool))
+
     def reset(self) -> None:
         """Go back to what the learner started with, in place of all that was learned and taught."""
         self.restore(*self._first)
@@ -203,6 +223,17 @@ class Guarded(Unguarded):
             self.kept = Kept(back, self._none_right())
         return verdict
 
+    @property
+    def accepted(self) -> Memory:
+        return self.kept.memory
+
+    def adopt(self, memory: Memory, check: Check = lambda: None) -> Verdict | None:
+        before = self.kept
+        verdict = super().adopt(memory, check)
+        if verdict is not None and not verdict.accepted:
+            self.kept = before  # others' sums are no reason for this device to learn less
+        return verdict
+
     def held_out(self) -> Floats:
         labelled, right = self._labelled, self._right
         if labelled is None or len(right) != len(labelled.labels):
@@ -224,6 +255,21 @@ class Guarded(Unguarded):
         if not verdict.accepted:
             learner.model = self._frozen
         return verdict
+
+    def harm(self, model: Floats, check: Check = lambda: None) -> str | None:
+        """Why a model does harm beside that of the bundle, on the labelled images alone; None where it does none that
+        can be seen."""
+        if not np.isfinite(model).all():
+            return "is not finite"
+        if self._labelled is None:
+            return None
+        if self._frozen_logits is None:
+            self._frozen_logits = self._labelled.logits(self._frozen, check)
+        right, before = (
+            logits.argmax(axis=1) == self._labelled.labels
+            for logits in (self._labelled.logits(model, check), self._frozen_logits)
+        )
+        return on_labelled(right, before, before, self._labelled, {})
 
     def judge(self, model: Floats, check: Check = lambda: None, accepted: Floats | None = None) -> Verdict:
         """Whether a model (P,), made of the learner's memory, may take the place of the accepted one (P,), by default

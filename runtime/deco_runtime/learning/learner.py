@@ -24,11 +24,12 @@ from deco_runtime.learning.reports import RetrainReport, SegmentReport, Verdict
 from deco_runtime.learning.taught import Taught
 from deco_runtime.types import Batches, Check, Floats, Ints, Observed, Segment
 
-COUNTS = ("segments", "since_retrain", "retrains", "dropped")
+COUNTS = ("segments", "since_retrain", "retrains", "dropped", "merges")
 
 
 class Learner(ABC):
-    """Owns what is learned: the model, the memory it is made of, the generator, the counts of segments and updates.
+    """Owns what is learned: the model, the memory it is made of, the generator, the counts of segments, updates and
+    merges with a fleet.
 
     model: flat float32, what `solve` gives. `learn` and `retrain` either finish or, when `check` raises, leave
     everything as it was. A reader in another thread may answer with `model` at any time: a new one is published by
@@ -77,7 +78,7 @@ class Learner(ABC):
         self.engine, self.recipe, self.classes, self.bundle_classes = engine, recipe, classes, classes
         self.taught = Taught()
         self.model, self.memory, self.rng = model, memory, rng
-        self.segments = self.since_retrain = self.retrains = self.dropped = 0
+        self.segments = self.since_retrain = self.retrains = self.dropped = self.merges = 0
         self.scene: Floats | None = None
 
     # --- what a learner is made of -----------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ class Board(Listener):
             happened.SaveRefused: lambda e: self._tell(redact(e.reason)),
             happened.ClassTaught: lambda e: self._tell(e.words, teachings=e.teachings),
             happened.TeachingUndone: lambda e: self._tell("the last teaching was taken back", teachings=e.teachings),
+            happened.FleetMerged: self._fleet,
             happened.WentBack: lambda e: self._tell(f"went back to {e.to}: {e.segments} segments"),
             happened.AnswersJudged: self._judge,
             happened.RunEnding: lambda _: self._set(camera="the run is ending"),
@@ -117,6 +118,10 @@ class Board(Listener):
         with self._lock:
             self._news.append({"time": time.time(), "words": words})
         self._set(**facts)
+
+    def _fleet(self, event: happened.FleetMerged) -> None:
+        merged = {} if event.refused else {"merged": time.time()}
+        self._tell(event.words, fleet={"frames": event.frames, "refused": event.refused, **merged})
 
     def _frame(self, event: happened.FramePredicted) -> None:
         self._last = event

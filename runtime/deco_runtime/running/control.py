@@ -1,4 +1,5 @@
-"""What people may do to a run while it goes on, by the page or the socket: teach, undo, hold, go back, save.
+"""What people may do to a run while it goes on, by the page or the socket: teach, undo, hold, go back, save; and what
+the client of its fleet does.
 
 Each is a job for the owner of what is learned, done between two segments, see `requests`.
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from deco_runtime.errors import StateError, UsageError
+from deco_runtime.fleet import device
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.learner import Learner, joined
 from deco_runtime.learning.taught import checked
@@ -113,6 +115,15 @@ class Control:
         """Go back to one of BACK; what people taught stays."""
         return self._ask(lambda: self._back(to))
 
+    def offer(self, how: str, least: float) -> None:
+        """Put what the fleet lacks of this device where its client finds it, see `fleet.device`."""
+        run = self._run
+        self._ask(lambda: device.offer(self._directory, run.guarded, run.bundle, how, least, run.save_now))
+
+    def take_up(self) -> happened.FleetMerged:
+        """Go by the fleet's sums that its client put there."""
+        return self._ask(self._take_up)
+
     def save(self) -> None:
         """Now, not when it is due. Raises StateError where the disk refuses."""
         self._ask(self._run.save_now)
@@ -135,6 +146,12 @@ class Control:
         run.bus.emit(told)
         run.names_changed()
         run.save_now()
+        return told
+
+    def _take_up(self) -> happened.FleetMerged:
+        run = self._run
+        told = taken_up(self._directory, run.guarded, run.bundle, run.save_now, run.check)
+        run.bus.emit(told)
         return told
 
     def _back(self, to: str) -> happened.WentBack:
@@ -176,6 +193,14 @@ def taught(
     refused = None if verdict is None or verdict.accepted else verdict.reason
     now = known + learner.taught.classes
     return happened.ClassTaught(wanted, len(takes), wanted not in names, refused, now, learner.taught.teachings)
+
+
+def taken_up(
+    directory: Path, guarded: Unguarded, bundle: Bundle, save: Callable[[], None], check: Check = lambda: None
+) -> happened.FleetMerged:
+    """Have a learner go by its fleet's sums, and what to tell of it; raises as `device.take_up`."""
+    frames, verdict = device.take_up(directory, guarded, bundle, save, check)
+    return happened.FleetMerged(round(frames), None if verdict is None or verdict.accepted else verdict.reason)
 
 
 def undone(guarded: Unguarded, known: tuple[str, ...], check: Check = lambda: None) -> happened.TeachingUndone:

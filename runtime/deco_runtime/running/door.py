@@ -96,6 +96,11 @@ class Door(Listener):
             return asdict(control.teach_recent(str(asked["class"]), control.recent.last(float(asked["seconds"]))))
         if what == "undo":
             return asdict(control.undo())
+        if what == "offer":
+            control.offer(str(asked["how"]), float(asked["least"]))
+            return {}
+        if what == "take up":
+            return asdict(control.take_up())
         raise UsageError(f"expected a request that this version knows, but found {what!r:.40}; use the same version")
 
 

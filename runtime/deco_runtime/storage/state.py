@@ -1,41 +1,32 @@
 """What must survive a power cut: all that a learner has learned, bound to bundle and recipe.
 
-A state directory holds `learned.deco` and `learned.previous.deco`. A file is 32 bytes of SHA-256 over the rest, then a
-numpy .npz without pickles. It is written to a temporary file, flushed to the disk, and renamed over; the one before
-is kept, so at every instant one good file is there. One run at a time holds the directory, by a lock that ends with its
-process, however that ends.
+A state directory holds `learned.deco` and `learned.previous.deco`, see `checked`; the one before is kept, so at every
+instant one good file is there. One run at a time holds the directory, by a lock that ends with its process, however
+that ends.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import hashlib
-import io
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from deco_runtime.errors import StateError, first_line
 from deco_runtime.learning import registry
 from deco_runtime.learning.arrays import Array, whole
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.taught import MOST_BYTES
+from deco_runtime.storage import checked
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.storage.lock import lock
-from deco_runtime.storage.untrusted import ALWAYS_FINE, parse_json, read_bytes, read_npz
+from deco_runtime.storage.untrusted import ALWAYS_FINE
 
-SCHEMA = 6
+SCHEMA = 7
 SUFFIX = "-state"
 """Behind the name of a bundle: the directory of its state, unless another one is asked for."""
 CURRENT, PREVIOUS = "learned.deco", "learned.previous.deco"
-NOT_OF_FOLDERS = {errno.EINVAL, errno.EBADF, errno.ENOSYS, getattr(errno, "ENOTSUP", errno.ENOSYS)}
-"""What some disks say that cannot flush a folder, such as those of the network; the file itself is on the disk then."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +92,6 @@ def save(directory: Path, state: LearnedState) -> int:
 
     Raises StateError when the disk refuses; what was there before is still there then.
     """
-    memory = io.BytesIO()
     meta = {
         "schema": SCHEMA,
         "bundle": state.bundle,
@@ -111,62 +101,14 @@ def save(directory: Path, state: LearnedState) -> int:
         "position": state.position,
         "digest": state.digest,
     }
-    arrays = {**state.arrays, "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
-    np.savez(memory, **arrays)  # type: ignore[arg-type]
-    payload = memory.getvalue()
-    temporary = directory / f"{CURRENT}.tmp"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(hashlib.sha256(payload).digest())
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
+    current, previous = directory / CURRENT, directory / PREVIOUS
+
+    def put_aside(size: int) -> None:
         # A damaged one must not take the place of the good one before it.
-        if _intact(directory / CURRENT, len(payload)):
-            os.replace(directory / CURRENT, directory / PREVIOUS)
-        os.replace(temporary, directory / CURRENT)
-        _sync_directory(directory)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()  # half a file on a full disk would keep it full
-        raise StateError(
-            f"expected to write learned state to {directory}, but the system says: {error.strerror}; "
-            "free space or choose another --state"
-        ) from error
-    return len(payload) + 32
+        if checked.intact(current, size):
+            os.replace(current, previous)
 
-
-def _payload(path: Path, size: int) -> bytes:
-    """What a state file holds behind its checksum, about `size` bytes.
-
-    Raises ValueError when they do not fit, and OSError.
-    """
-    data = read_bytes(path, 2 * size + ALWAYS_FINE)  # so that state of another bundle is still told from damage
-    if hashlib.sha256(data[32:]).digest() != data[:32]:
-        raise ValueError("its checksum is wrong")
-    return data[32:]
-
-
-def _intact(path: Path, size: int) -> bool:
-    try:
-        _payload(path, size)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def _sync_directory(directory: Path) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in NOT_OF_FOLDERS:
-            raise
-    finally:
-        os.close(handle)
+    return checked.write(current, state.arrays, meta, first=put_aside)
 
 
 def load(
@@ -207,8 +149,7 @@ def _read(path: Path, bundle: Bundle, fresh: Unguarded) -> LearnedState:
     size = 2 * sum(array.nbytes for array in learner.arrays().values()) + MOST_BYTES
     if path.stat().st_size > 2 * size + ALWAYS_FINE:  # another recipe's may be as large, and must be told from damage
         size = max(size, *(registry.state_bytes(kind, bundle) for kind in registry.learners().values()))
-    arrays = read_npz(io.BytesIO(_payload(path, size)))
-    meta = parse_json(arrays.pop("meta").tobytes())
+    arrays, meta = checked.read(path, size)
     if meta["schema"] != SCHEMA:
         raise StateError(
             f"expected learned state of schema {SCHEMA}, but {path} is of schema {meta['schema']!r:.40}; "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from deco_runtime.story.figures import count, part, text
 from deco_runtime.story.learned import Learned
 from deco_runtime.story.lines import Reading
-from deco_runtime.story.sections import accuracy, ages, camera, guard, people, rests, runs, saves, seen
+from deco_runtime.story.sections import accuracy, ages, camera, fleet, guard, people, rests, runs, saves, seen
 from deco_runtime.story.story import Story
 from deco_runtime.story.style import STYLE
 from deco_runtime.story.words import (
@@ -37,7 +37,7 @@ def page(name: str, story: Story, reading: Reading, learned: Learned | None, not
     if story.events:
         parts.append(_tiles(story))
     parts += [
-        *(tell(story) for tell in (seen, accuracy, guard, people, rests, camera, ages, saves)),
+        *(tell(story) for tell in (seen, accuracy, guard, people, fleet, rests, camera, ages, saves)),
         _state(learned),
         runs(story),
     ]

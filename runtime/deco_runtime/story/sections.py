@@ -168,6 +168,15 @@ def people(story: Story) -> str:
     return section("What people said", paragraph(said), table(("time (UTC)", ""), rows) if rows else "")
 
 
+def fleet(story: Story) -> str:
+    """What came of its fleet's sums."""
+    merges = story.merges
+    if not merges:
+        return ""
+    said = f"The fleet's sums were taken up {several(merges['merged'], 'time')} and refused {whole(merges['refused'])}"
+    return section("The fleet", paragraph(f"{said}; the last were of {several(story.fleet_frames, 'frame')}."))
+
+
 def ages(story: Story) -> str:
     """How old frames of a camera were when they were answered, and how many nobody waited for."""
     total, buckets = story.total, story.timeline.buckets

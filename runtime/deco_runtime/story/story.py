@@ -45,6 +45,8 @@ class Story:
         self.camera_kinds: Counter[str] = Counter()
         self.away_seconds = 0.0
         self.saves = self.refused_saves = 0
+        self.merges: Counter[str] = Counter()
+        self.fleet_frames = 0
         self.saved_bytes = 0
         self.refusals: deque[tuple[str, str]] = deque(maxlen=MOST_TOLD)
         self.dropped_segments = 0
@@ -62,6 +64,7 @@ class Story:
             "resources": self._resources,
             "score": self._score,
             "save": self._save,
+            "fleet": self._fleet,
             **dict.fromkeys(KINDS, lambda event, run: self.people.take(event, run.ended)),
         }
 
@@ -106,6 +109,10 @@ class Story:
         self.run_count += 1
         self._seen_dropped = self._seen_lost = 0
         self.total.began = self.total.began or began
+
+    def _fleet(self, event: Event, run: Run) -> None:
+        self.merges["refused" if event.get("action") == "refused" else "merged"] += 1
+        self.fleet_frames = count(event, "frames")
 
     def _state(self, event: Event, run: Run) -> None:
         for key in ("passed_over", "unwritable"):

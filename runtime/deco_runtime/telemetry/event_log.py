@@ -69,6 +69,9 @@ class EventLog(Listener):
             happened.StateSaved: self._state_saved,
             happened.SaveRefused: lambda event: self.write("save", ok=False, reason=event.reason),
             happened.ClassTaught: self._class_taught,
+            happened.FleetMerged: lambda event: self.write(
+                "fleet", action="refused" if event.refused else "merged", frames=event.frames, reason=event.refused
+            ),
             happened.TeachingUndone: lambda event: self.write("teach", action="undone", teachings=event.teachings),
             happened.LearningHeld: lambda event: self.write("hold", held=event.held),
             happened.WentBack: lambda event: self.write("back", to=event.to, segments=event.segments),

@@ -275,6 +275,21 @@ class AnswersJudged:
     frames: int
 
 
+@dataclass(frozen=True)
+class FleetMerged:
+    """The fleet's sums, of so many frames in all and labelled images, came to this device. refused: why its guard did
+    not take them, a clause; None when it goes by them."""
+
+    frames: int
+    refused: str | None
+
+    @property
+    def words(self) -> str:
+        """What came of it, in one line."""
+        took = f"not taken up: that {self.refused}" if self.refused else "taken up"
+        return f"the fleet's sums of {self.frames} frames were {took}"
+
+
 # --- what is kept
 
 

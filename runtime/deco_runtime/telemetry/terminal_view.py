@@ -53,6 +53,7 @@ class View(Listener):
             happened.Page: lambda event: self._console.print(f"page: {event.address}", soft_wrap=True, markup=False),
             happened.ClassTaught: lambda event: self._line(event.words),
             happened.TeachingUndone: lambda _: self._line("the last teaching was taken back"),
+            happened.FleetMerged: lambda event: self._line(event.words),
             happened.LearningHeld: self._learning_held,
             happened.WentBack: lambda event: self._line(f"went back to {event.to}: {event.segments} segments"),
             happened.SaveRefused: self._save_refused,

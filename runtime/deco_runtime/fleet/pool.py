@@ -1,0 +1,189 @@
+"""The server's side of a fleet: the sums of all devices, made of differences that are each looked at alone.
+
+    offer     one device's difference: refused with a reason, or added up
+    settle    the round's sums are judged by the guard of the bundle, as an update of a device is, and kept or dropped
+
+A pool is a learner with its guard, as a device has it, that sees no frames: its state is as safe as a device's. The
+memory it takes does not grow with the devices of a round, and the number of each one's last difference is all that is
+kept of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deco_runtime.errors import UsageError
+from deco_runtime.fleet.member import LEAST
+from deco_runtime.fleet.sums import HOW, complaint, frames, plus, unpacked
+from deco_runtime.learning.arrays import Array, whole
+from deco_runtime.learning.guard import Guarded
+from deco_runtime.learning.regression import Doubles, Statistics
+from deco_runtime.learning.reports import Verdict
+from deco_runtime.learning.teachable import TeachableLearner
+from deco_runtime.storage import state as states
+from deco_runtime.storage.bundle import Bundle
+
+MOST_MEMBERS = 1_000_000
+"""In one pool; more devices send to pools of their own, which send to one above."""
+LONGEST_NAME = 64
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of one device: number and digest of its last difference, frames of all, and when the last came, in seconds since
+    1970."""
+
+    number: int
+    digest: str
+    frames: float
+    at: int = 0
+
+
+class Pool:
+    """Sums of a fleet. Raises UsageError for a recipe whose learning is not made of sums."""
+
+    def __init__(self, bundle: Bundle, guarded: Guarded, least: float = LEAST) -> None:
+        """least: frames that a difference must be of."""
+        if not isinstance(guarded.learner, TeachableLearner):
+            raise UsageError(
+                f"expected a recipe whose devices can be added up, deco+ or slda, but found "
+                f"{guarded.learner.recipe.name!r}; choose one of these"
+            )
+        self._bundle, self.guarded, self._learner, self._least = bundle, guarded, guarded.learner, least
+        self.places: dict[str, Place] = {}
+        self.refused = 0
+        self._careful = False  # the last round did harm that no difference did alone
+        self._begin()
+
+    def _begin(self) -> None:
+        sums = self._learner.memory
+        self._a, self._b = sums.a.astype(np.float64), sums.b.astype(np.float64)
+        self._new: dict[str, Place] = {}
+
+    @property
+    def sums(self) -> Statistics:
+        """Those that were accepted so far, with the bundle's labelled images."""
+        return self._learner.memory
+
+    @property
+    def frames(self) -> float:
+        """How many those are of."""
+        return frames(self.sums)
+
+    @property
+    def waiting(self) -> int:
+        """Differences of this round that were taken in."""
+        return len(self._new)
+
+    def number(self, name: str) -> int:
+        """Of a device's last difference that is part of the sums; 0 for none."""
+        return self.places[name].number if name in self.places else 0
+
+    def offer(self, name: str, number: int, how: str, arrays: Mapping[str, Array], bundle: str) -> str | None:
+        """Take in a device's difference. Why it is refused, as a clause; None where it was taken in, now or before.
+
+        number: of it, one more than the device's last. how: the numbers it is sent in. bundle: hash of the device's.
+        """
+        reason = self._offer(name, number, how, arrays, bundle)
+        self.refused += reason is not None
+        return reason
+
+    def _offer(self, name: str, number: int, how: str, arrays: Mapping[str, Array], bundle: str) -> str | None:
+        if bundle != self._bundle.hash:
+            return "is of another bundle"
+        if not (0 < len(name) <= LONGEST_NAME and name.isprintable()):
+            return "is of a device without a name"
+        if how not in HOW:
+            return "is sent in numbers that are not known"
+        place = self._new.get(name) or self.places.get(name) or Place(0, "", 0.0)
+        digest = _digest(arrays)
+        if (number, digest) == (place.number, place.digest):
+            return None
+        if name in self._new:
+            return "is a second one in this round"
+        if number != place.number + 1:
+            return f"is number {number}, where {place.number + 1} comes next"
+        if digest == place.digest:
+            return "has been sent before"
+        if len(self.places) + len(self._new) >= MOST_MEMBERS and name not in self.places:
+            return "is of one device too many"
+        start = self._learner.start.statistics
+        try:
+            sums = unpacked(arrays, how, *start.b.shape)
+        except ValueError:
+            return "does not fit the bundle"
+        reason = complaint(sums, start, self._least) or self._harm(plus(start, sums))
+        a, b = self._a + sums.a, self._b + sums.b
+        if reason is None and self._careful:
+            reason = self._harm(_single(a, b))
+        if reason is None:
+            self._a, self._b = a, b
+            self._new[name] = Place(number, digest, place.frames + frames(sums), int(time.time()))
+        return reason
+
+    def _harm(self, memory: Statistics) -> str | None:
+        """What a model does that is made of this alone."""
+        before = self._learner.memory
+        self._learner.memory = memory
+        try:
+            return self.guarded.harm(self._learner.solve(lambda: None)[0])
+        finally:
+            self._learner.memory = before
+
+    def settle(self) -> Verdict | None:
+        """End a round: its differences become part of the sums unless the guard says that the model made of them does
+        harm; then none of them is confirmed, and in the next round each is looked at beside those before it. None where
+        nothing was taken in."""
+        if not self._new:
+            return None
+        guarded, new = self.guarded, self._new
+        self._learner.memory = _single(self._a, self._b)
+        self._learner.segments += 1
+        verdict = guarded.retrain().verdict
+        assert verdict is not None
+        self._careful = not verdict.accepted
+        if verdict.accepted:
+            self.places |= new
+        else:
+            guarded.kept = replace(guarded.kept, pause=0)  # devices do not wait for each other
+        self._begin()
+        return verdict
+
+    def save(self, directory: Path) -> None:
+        """All of it. Raises StateError where the disk refuses."""
+        state = states.LearnedState.of(self.guarded, self._bundle, "fleet", 0)
+        places = {name: asdict(place) for name, place in self.places.items()}
+        states.save(directory, replace(state, values={**state.values, "fleet": places}))
+
+    def load(self, directory: Path) -> str | None:
+        """Go on from what was saved there, if anything was; a sentence where the newest had to be passed over. Raises
+        StateError where it cannot be used."""
+        restored, passed_over = states.load(directory, self._bundle, self.guarded)
+        if restored is not None:
+            self.places = {name: _place(values) for name, values in restored.values.get("fleet", {}).items()}
+            self._begin()
+        return passed_over
+
+
+def _single(a: Doubles, b: Doubles) -> Statistics:
+    return Statistics(a.astype(np.float32), b.astype(np.float32))
+
+
+def _place(values: Mapping[str, Any]) -> Place:
+    number, at = whole(values["number"]), whole(values["at"])
+    return Place(number, str(values["digest"]), float(values["frames"]), at)
+
+
+def _digest(arrays: Mapping[str, Array]) -> str:
+    """Of what was sent."""
+    of = hashlib.sha256()
+    for name in sorted(arrays):
+        of.update(name.encode() + b"\0" + np.ascontiguousarray(arrays[name]).tobytes())
+    return of.hexdigest()[:32]

@@ -1,0 +1,146 @@
+"""A device's half of a fleet through the socket of a real run, and what a server may send."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from deco_runtime.errors import StateError, UsageError
+from deco_runtime.fleet import client
+from deco_runtime.fleet import member as members
+from deco_runtime.fleet.sums import frames, plus
+from deco_runtime.learning.regression import Statistics
+from deco_runtime.learning.voter import start
+from deco_runtime.page.board import Board
+from deco_runtime.running.control import Control
+from deco_runtime.running.loop import Run
+from deco_runtime.running.recent import Recent
+from deco_runtime.running.scoring import normalised
+from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.telemetry import happenings as happened
+from deco_runtime.telemetry.bus import Hears, Listener
+from deco_runtime.types import Segment
+from sentences import one_sentence
+from test_door import going
+
+LEAST = 10.0
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_path: Path) -> Bundle:
+    return open_bundle(bundle_path)
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    """A state directory of a short name, as a socket needs it."""
+    with tempfile.TemporaryDirectory(prefix="deco-") as name:
+        yield Path(name) / "state"
+
+
+class Heard(Listener):
+    """What a run tells of its fleet."""
+
+    def __init__(self) -> None:
+        self.merges: list[happened.FleetMerged] = []
+
+    def hears(self) -> Hears:
+        return {happened.FleetMerged: self.merges.append}
+
+
+def learn(run: Run, count: int) -> None:
+    """So many segments of 20 labelled frames, one class after the other, by the run's owner."""
+    pixels, labels = run.bundle.labelled_pixels("demo/test.npz")
+    order = np.argsort(labels, kind="stable")[: 20 * count]
+
+    def job() -> None:
+        for first in range(0, len(order), 20):
+            chosen = order[first : first + 20]
+            seen = [run.learner.observe(x) for x in normalised(pixels[chosen], run.bundle.preprocessing, lambda: None)]
+            observed = {name: np.concatenate([each[name] for each in seen]) for name in seen[0]}
+            run.guarded.learn(Segment(observed, labels[chosen], np.ones(20, np.float32), labels[chosen]))
+        run.guarded.retrain()
+
+    run.requests.ask(job)
+
+
+def offered(offer: client.Offer) -> Statistics:
+    return Statistics(offer.arrays["a"], offer.arrays["b"])
+
+
+def test_a_run_gives_and_takes_through_its_socket(bundle: Bundle, state: Path) -> None:
+    begun = start(bundle).statistics
+    with going(bundle, state) as run:
+        heard, board = Heard(), Board(Control(run, state, Recent()), "a run")
+        run.bus.add(heard)
+        run.bus.add(board)
+        nothing = client.give(state, None, "fp32", LEAST)
+        assert (nothing.number, dict(nothing.arrays)) == (0, {})
+        learn(run, 3)
+        offer = client.give(state, None, "fp32", LEAST)
+        assert (offer.name, offer.number, offer.bundle) == (nothing.name, 1, bundle.hash)
+        assert frames(offered(offer)) == pytest.approx(60, abs=1)
+        learn(run, 1)
+        again = client.give(state, None, "int8", LEAST)  # the same one until it is confirmed
+        assert again.how == "fp32"
+        np.testing.assert_array_equal(again.arrays["a"], offer.arrays["a"])
+        fleet = plus(begun, offered(offer))
+        told = client.take(state, None, fleet, 1)
+        assert told == {"frames": round(frames(fleet)), "refused": None}
+        shown = board.told()["fleet"]
+        assert shown == {**told, "merged": pytest.approx(time.time(), abs=60)}
+        assert client.give(state, None, "fp32", 1000).number == 1
+        following = client.give(state, None, "fp32", LEAST)
+        assert following.number == 2
+        np.testing.assert_allclose(
+            plus(fleet, offered(following)).a, run.guarded.accepted.a, rtol=0, atol=1e-5 * np.abs(fleet.a).max()
+        )
+    board._fleet(happened.FleetMerged(999, "loses 9 images"))
+    assert board.told()["fleet"] == {"frames": 999, "refused": "loses 9 images", "merged": shown["merged"]}
+    assert [(each.frames, each.refused) for each in heard.merges] == [(round(frames(fleet)), None)]
+
+
+def garbage(good: Statistics) -> list[Any]:
+    hole = good.a.copy()
+    hole[3] = np.nan
+    return [
+        Statistics(good.a[:-1], good.b),
+        Statistics(good.a, good.b[:, :-1]),
+        Statistics(good.a.astype(np.float64), good.b),
+        Statistics(good.b, good.a),
+        Statistics(np.zeros(0, np.float32), np.zeros((0, 0), np.float32)),
+        Statistics(hole, good.b),
+        Statistics(good.a, good.b * np.float32(np.inf)),
+        Statistics(np.array(["x"]), good.b),
+    ]
+
+
+def test_whatever_a_server_sends_a_device_goes_on(bundle: Bundle, state: Path) -> None:
+    with going(bundle, state) as run:
+        learn(run, 3)
+        assert not client.give(state, None, "fp32", float("nan")).arrays
+        offer = client.give(state, None, "fp32", LEAST)
+        place, model = members.kept(state, run.guarded.accepted, bundle.hash), run.learner.model
+        assert place is not None
+        fleet = plus(start(bundle).statistics, offered(offer))
+        for sums in garbage(fleet):
+            try:
+                told = client.take(state, None, sums, 1)
+            except StateError as error:
+                one_sentence(str(error))
+            else:
+                assert told["refused"] is not None, sums
+        for number in (2, -1):
+            with pytest.raises(StateError, match="to join anew"):
+                client.take(state, None, fleet, number)
+        for how in ("fp8", "", "int8\n"):
+            with pytest.raises(UsageError, match="expected numbers of fp32, fp16, int8"):
+                client.give(state, None, how, LEAST)
+        assert run.learner.model is model
+        assert client.give(state, None, "fp32", LEAST).number in (1, 2)
+        assert client.take(state, None, fleet, 1)["refused"] is None
