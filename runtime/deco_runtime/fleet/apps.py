@@ -115,9 +115,7 @@ def one_round(grid: Grid, pool: Pool, directory: Path, how: str, least: float, p
             log(WARNING, "%s did not take the sums up: that %s", names[reply.metadata.src_node_id], refused)
 
 
-def _answers(
-    grid: Grid, contents: Iterator[tuple[int, RecordDict]], kind: str, patience: float
-) -> Iterator[Message]:
+def _answers(grid: Grid, contents: Iterator[tuple[int, RecordDict]], kind: str, patience: float) -> Iterator[Message]:
     """The answers to a message to each node as they come, for so many seconds; errors are told and left out."""
     open_ids: set[str] = set()
     end, more = time.monotonic() + patience, True
