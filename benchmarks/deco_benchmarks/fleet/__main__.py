@@ -14,7 +14,7 @@ from deco_runtime.errors import UsageError
 from deco_runtime.pictures.folder import split_folder
 from deco_runtime.storage.bundle import open_bundle
 
-from deco_benchmarks.fleet import hostile, merge, noise, numbers, scale
+from deco_benchmarks.fleet import hostile, merge, noise, numbers, scale, secure
 from deco_benchmarks.fleet.shared import observe, path, with_bundle
 
 
@@ -45,7 +45,15 @@ def look(bundle_path: Path, data: Path, out: Path) -> None:
     np.savez(out, **arrays)
 
 
-for command in (merge.command, hostile.command, numbers.command, noise.command, scale.scale, scale.push):
+for command in (
+    merge.command,
+    hostile.command,
+    numbers.command,
+    noise.command,
+    secure.command,
+    scale.scale,
+    scale.push,
+):
     main.add_command(command)
 
 if __name__ == "__main__":

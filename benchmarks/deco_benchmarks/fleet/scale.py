@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +27,7 @@ from deco_runtime.learning.regression import Statistics
 from deco_runtime.types import Segment
 
 from deco_benchmarks.fleet import shared
-from deco_benchmarks.fleet.shared import Home, with_home, with_out, with_seed
+from deco_benchmarks.fleet.shared import Home, home_of, seen_file, with_home, with_out, with_seed
 
 PATIENCE_S = 3600.0
 LOOK_S = 0.05
@@ -81,7 +80,7 @@ def simulated(home: Home, devices: int, segments: int, how: str, cores: int) -> 
             found.update(seconds=time.monotonic() - began)
         found.update(memory_mb={"before": memory.first, "most": memory.most})
 
-    client = client_app(*(str(each) for each in (home.bundle.root, _seen())), home.segment, segments)
+    client = client_app(*(str(each) for each in (home.bundle.root, seen_file())), home.segment, segments)
     began = time.monotonic()
     config: Any = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": cores, "include_dashboard": False}}
     run_simulation(server, client, devices, backend_config=config)
@@ -91,10 +90,6 @@ def simulated(home: Home, devices: int, segments: int, how: str, cores: int) -> 
     return {"devices": devices, "taken_in": len(pool.places), "refused": pool.refused, "frames": frames,
             "all_seconds": time.monotonic() - began, "accuracy": home.accuracy(pool.guarded.learner.model),
             **found}  # fmt: skip
-
-
-def _seen() -> str:
-    return sys.argv[sys.argv.index("--seen") + 1]
 
 
 def client_app(bundle: str, seen: str, segment: int, segments: int) -> Any:
@@ -125,17 +120,11 @@ def client_app(bundle: str, seen: str, segment: int, segments: int) -> Any:
     return app
 
 
-@cache
-def _home(bundle: str, seen: str, segment: int) -> Home:
-    """One for all devices that a process of the simulation is in turn."""
-    return Home.open(Path(bundle), Path(seen), segment)
-
-
 def difference(
     bundle: str, seen: str, segment: int, segments: int, number: int, how: str
 ) -> tuple[dict[str, Array], str]:
     """What device `number` sends, and its bundle's hash."""
-    home = _home(bundle, seen, segment)
+    home = home_of(bundle, seen, segment)
     learner = home.scorer
     learner.memory = home.known
     learner.interrupted()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, wraps
+from functools import cache, cached_property, partial, wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -290,3 +291,14 @@ def with_home(function: Callable[..., None]) -> Callable[..., None]:
         function(home=Home.open(bundle_path, seen, segment, least), **rest)
 
     return opened
+
+
+def seen_file() -> str:
+    """That of the command line, for processes of their own."""
+    return sys.argv[sys.argv.index("--seen") + 1]
+
+
+@cache
+def home_of(bundle: str, seen: str, segment: int) -> Home:
+    """One for all devices that a process is in turn."""
+    return Home.open(Path(bundle), Path(seen), segment)
