@@ -23,16 +23,17 @@ from deco_benchmarks.fleet.shared import Device, Home, with_home, with_out, with
 @click.option("--by", type=click.Choice(["class", "take"]), default="class",
               help="What a device sees: one class only, or so many takes.")  # fmt: skip
 @click.option("--devices", default=20, type=click.IntRange(1), help="Of --by take.")
+@click.option("--rounds", default="1,10", metavar="N,N", help="In which the streams are merged.")
 @with_seed
 @with_out
-def command(home: Home, by: str, devices: int, seed: int, out: Path) -> None:
+def command(home: Home, by: str, devices: int, rounds: str, seed: int, out: Path) -> None:
     """Merged devices beside one device that saw all streams."""
     streams = (
         shared.parts_of_classes(home.stream, home.segment, seed)
         if by == "class"
         else shared.parts_of_takes(home.stream, home.segment, devices, seed)
     )
-    trials = [trial(home, streams, guard, rounds) for guard in (False, True) for rounds in (1, 10)]
+    trials = [trial(home, streams, guard, number) for guard in (False, True) for number in map(int, rounds.split(","))]
     report = {"bundle": home.bundle.hash, "by": by, "seed": seed, "devices": len(streams), "segment": home.segment,
               "frames": sum(map(len, streams)), "test_images": len(home.test), "before": home.start(),
               "guard_images": home.bundle.guard_images, "trials": trials}  # fmt: skip

@@ -20,16 +20,17 @@ from deco_benchmarks.fleet.shared import Device, Home, with_home, with_out, with
 
 @click.command("numbers")
 @with_home
+@click.option("--rounds", default="1,10", metavar="N,N", help="In which the streams are merged.")
 @with_seed
 @with_out
-def command(home: Home, seed: int, out: Path) -> None:
+def command(home: Home, rounds: str, seed: int, out: Path) -> None:
     """Bytes and accuracy of a difference in fp32, fp16 and int8, devices seeing one class each."""
     streams = shared.parts_of_classes(home.stream, home.segment, seed)
     rows: list[dict[str, Any]] = []
-    for rounds in (1, 10):
+    for number in map(int, rounds.split(",")):
         exact: Floats | None = None
         for how in HOW:
-            row, model = trial(home, streams, how, rounds)
+            row, model = trial(home, streams, how, number)
             exact = model if exact is None else exact
             classes = len(home.bundle.classes)
             row["w_apart"] = shared.apart(shared.weights(model, classes), shared.weights(exact, classes))

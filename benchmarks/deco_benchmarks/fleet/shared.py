@@ -86,7 +86,7 @@ def observe(root: Path, bundle: Bundle, engine: Engine) -> Frames:
 
 
 def learner_of(bundle: Bundle, engine: Engine) -> Learner:
-    kind = registry.learner(bundle.recipe.name)
+    kind = registry.learner("deco+")
     return kind.open(bundle, engine, kind.RECIPE, np.random.default_rng(0))
 
 
@@ -113,7 +113,9 @@ class Home:
                 names = [key.removeprefix(f"{part}_seen_") for key in file.files if key.startswith(f"{part}_seen_")]
                 observed = {name: file[f"{part}_seen_{name}"] for name in names}
                 parts.append(Frames(observed, file[f"{part}_labels"], file[f"{part}_takes"]))
-        return cls(bundle, open_engine(bundle, "auto"), *parts, segment or bundle.recipe.segment, least)
+        return cls(
+            bundle, open_engine(bundle, "auto"), *parts, segment or registry.learner("deco+").RECIPE.segment, least
+        )
 
     @cached_property
     def guard(self) -> Labelled | None:
