@@ -14,7 +14,7 @@ from deco_runtime.errors import UsageError
 from deco_runtime.pictures.folder import split_folder
 from deco_runtime.storage.bundle import open_bundle
 
-from deco_benchmarks.fleet import hostile, merge, noise, numbers, scale, secure
+from deco_benchmarks.fleet import hostile, merge, noise, numbers, scale, secure, union
 from deco_benchmarks.fleet.shared import observe, path, with_bundle
 
 
@@ -45,16 +45,10 @@ def look(bundle_path: Path, data: Path, out: Path) -> None:
     np.savez(out, **arrays)
 
 
-for command in (
-    merge.command,
-    hostile.command,
-    numbers.command,
-    noise.command,
-    secure.command,
-    scale.scale,
-    scale.push,
-):
-    main.add_command(command)
+for module in (merge, hostile, numbers, noise, secure, union):
+    main.add_command(module.command)
+main.add_command(scale.scale)
+main.add_command(scale.push)
 
 if __name__ == "__main__":
     sys.exit(exit_with(main))
