@@ -49,29 +49,29 @@ def command(home: Home, by: str, devices: int, rounds: str, seed: int, out: Path
 
 
 def trial(home: Home, streams: list[Ints], guard: bool, rounds: int) -> dict[str, Any]:
-    """guard: of the devices; the pool has its own anyway. alone: of devices that are in no fleet."""
+    """guard: of the devices; the pool has its own anyway. alone: of devices that have not taken up the fleet's sums."""
     with TemporaryDirectory() as root:
         fleet = [Device(home, Path(root) / str(i), guard) for i in range(len(streams))]
-        lone = [Device(home, Path(root) / "lone", guard) for _ in streams]
         parts = [shared.cut(stream, rounds, home.segment) for stream in streams]
         pool, pooled = home.pool(), Device(home, Path(root) / "pooled", guard)
         refused: Counter[str] = Counter()
         not_taken = 0
-        judged = []
+        judged, alone = list[str | None](), list[float]()
         for number in range(rounds):
             for device, part in zip(fleet, parts, strict=True):
                 device.watch(part[number])
                 if (reason := device.send(pool)) is not None:
                     refused[reason] += 1
+            if number == 0:
+                alone = [home.accuracy(device.updated()) for device in fleet]
             verdict = pool.settle()
             judged.append(verdict.reason if verdict else "nothing was offered")
             for device in fleet:
                 told = device.take_up(pool)
                 not_taken += told is not None and not told.accepted
-        for i in range(len(streams)):
-            for number in range(rounds):  # as the devices saw it: with a beginning at each round
-                pooled.watch(parts[i][number])
-                lone[i].watch(parts[i][number])
+        for part in parts:
+            for each in part:  # as the devices saw it: with a beginning at each round
+                pooled.watch(each)
     classes = len(home.bundle.classes)
     own, ours = home.known, pooled.guarded.accepted
     difference = minus(pool.sums, own), minus(ours, own)
@@ -79,20 +79,19 @@ def trial(home: Home, streams: list[Ints], guard: bool, rounds: int) -> dict[str
     return {
         "guard": guard,
         "rounds": rounds,
-        "alone": shared.spread([home.accuracy(device.learner.model) for device in lone]),
+        "alone": shared.spread(alone),
         "merged": home.accuracy(model),
-        "on_a_device": shared.spread([home.accuracy(device.learner.model) for device in fleet]),
-        "pooled": home.accuracy(pooled.learner.model),
-        "w_apart": shared.apart(*(shared.weights(each, classes) for each in (model, pooled.learner.model))),
+        "on_a_device": shared.spread([home.accuracy(device.updated()) for device in fleet]),
+        "pooled": home.accuracy(pooled.updated()),
+        "w_apart": shared.apart(*(shared.weights(each, classes) for each in (model, pooled.updated()))),
         "a_apart": shared.apart(difference[0].a, difference[1].a),
         "b_apart": shared.apart(difference[0].b, difference[1].b),
         "frames_merged": float(difference[0].b[-1].sum()),
         "frames_pooled": float(difference[1].b[-1].sum()),
-        "votes_right": sum(d.right for d in lone) / max(sum(d.frames for d in lone), 1),
-        "updates_rejected": {"alone": sum(d.rejected for d in lone), "fleet": sum(d.rejected for d in fleet),
-                             "pooled": pooled.rejected, "of": sum(d.updates for d in lone)},
-        "segments_paused": {"alone": sum(d.paused for d in lone), "fleet": sum(d.paused for d in fleet),
-                            "pooled": pooled.paused},
+        "votes_right": sum(d.right for d in fleet) / max(sum(d.frames for d in fleet), 1),
+        "updates_rejected": {"fleet": sum(d.rejected for d in fleet), "of": sum(d.updates for d in fleet),
+                             "pooled": pooled.rejected},
+        "segments_paused": {"fleet": sum(d.paused for d in fleet), "pooled": pooled.paused},
         "refused": dict(refused),
         "rounds_judged": [reason or "accepted" for reason in judged],
         "not_taken_up": not_taken,

@@ -183,6 +183,16 @@ class Device(Stream):
             self.right += round(report.pseudo_accuracy * len(segment))
             self.frames += len(segment)
 
+    def retrain_if_due(self) -> None:
+        if isinstance(self.guarded, Guarded):  # else no update changes what is learned: the last one will do
+            super().retrain_if_due()
+
+    def updated(self) -> Floats:
+        """The model of what was learned."""
+        if not isinstance(self.guarded, Guarded):
+            self.guarded.retrain()
+        return self.learner.model
+
     def retrained(self, report: RetrainReport) -> None:
         self.updates += 1
         self.rejected += not report.accepted
