@@ -80,30 +80,35 @@ def attacks(own: Statistics, every: Statistics, seed: int) -> dict[str, Made]:
 
     half = Statistics(own.a, ((own.b + own.b[:, roll]) / 2).astype(np.float32))
     fresh: dict[str, Any] = {}
+
+    def anew(of: Statistics, n: int) -> Statistics:
+        """The same in another round, as good as new: a copy would be refused as one."""
+        return times(of, 1 + n * 1e-4)
+
     return {
-        "none": lambda n: (times(own, 1 if n == 0 else 0), fresh),
-        "own class, labels permuted": lambda n: (relabelled(own), fresh),
-        "own class, half of the labels permuted": lambda n: (half, fresh),
-        "all classes, labels permuted": lambda n: (relabelled(every), fresh),
-        "all classes, labels permuted, 100 times": lambda n: (times(relabelled(every), 100), fresh),
-        "own class, honest, 1,000 times": lambda n: (times(own, 1000), fresh),
-        "all classes, values 10 times as large": lambda n: (stretched(every, 10), fresh),
+        "none": lambda n: (times(own, n == 0), fresh),
+        "nothing sent": lambda n: (times(own, 0), fresh),
+        "own class, labels permuted": lambda n: (anew(relabelled(own), n), fresh),
+        "own class, half of the labels permuted": lambda n: (anew(half, n), fresh),
+        "all classes, labels permuted": lambda n: (anew(relabelled(every), n), fresh),
+        "all classes, labels permuted, 100 times": lambda n: (anew(times(relabelled(every), 100), n), fresh),
+        "own class, honest, 1,000 times": lambda n: (anew(times(own, 1000), n), fresh),
+        "all classes, values 10 times as large": lambda n: (anew(stretched(every, 10), n), fresh),
         "values not finite": lambda n: (times(own, np.nan), fresh),
-        "its frames taken away": lambda n: (times(own, -1), fresh),
+        "its frames taken away": lambda n: (anew(times(own, -1), n), fresh),
         "replayed": lambda n: (own, fresh),
-        "of another bundle": lambda n: (other_axes(every), {"bundle": "0" * 64}),
-        "of another bundle, which it denies": lambda n: (other_axes(every), fresh),
+        "of another bundle": lambda n: (anew(other_axes(every), n), {"bundle": "0" * 64}),
+        "of another bundle, which it denies": lambda n: (anew(other_axes(every), n), fresh),
     }
 
 
 def trial(home: Home, kind: type[Pool], honest: list[Statistics], attacker: int, made: Made) -> dict[str, Any]:
-    """The honest ones send in the first round, the attacker in each of ten."""
+    """The honest ones send theirs until it is taken in, the attacker something in each of ten rounds, and first."""
     pool, refused, judged, accuracy = home.pool(kind), dict[str, int](), list[str](), list[float]()
     for number in range(10):
-        offers = [] if number else [(str(i), sums, {}) for i, sums in enumerate(honest) if i != attacker]
         sums, said = made(number)
-        if np.abs(sums.b[-1]).sum() != 0:
-            offers.append((f"{attacker}", sums, said))
+        offers = [(str(attacker), sums, said)] if np.abs(sums.b[-1]).sum() != 0 else []
+        offers += [(str(i), it, {}) for i, it in enumerate(honest) if i != attacker and str(i) not in pool.places]
         for name, difference, wrong in offers:
             place = pool.places.get(name)
             values = {"bundle": home.bundle.hash} | wrong
