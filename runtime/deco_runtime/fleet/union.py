@@ -1,0 +1,50 @@
+"""A fleet under `paper`, whose learning is not made of sums: the server condenses the union of all buffers into its own.
+
+What a device sends are its condensed images, which are learned, not seen, and still show something of what was seen:
+there is no secure aggregation of them, and nothing here is exact. `deco+` is what fleets are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from deco_runtime.errors import UsageError
+from deco_runtime.learning.buffer import CondensedBuffer
+from deco_runtime.learning.guard import Guarded
+from deco_runtime.learning.replay import ReplayLearner
+from deco_runtime.learning.reports import Verdict
+from deco_runtime.types import Check
+
+
+def complaint(buffer: CondensedBuffer, like: CondensedBuffer) -> str | None:
+    """Why a device's buffer cannot be taken in, as a clause; None where it can. like: the server's."""
+    if buffer.x_syn.shape[1:] != like.x_syn.shape[1:] or buffer.x_syn.shape[0] != len(buffer.y_syn):
+        return "does not fit the bundle"
+    if not np.isin(buffer.y_syn, like.y_syn).all():
+        return "has classes that the bundle lacks"
+    if not np.isfinite(buffer.x_syn).all():
+        return "is not finite"
+    return None
+
+
+def condense(guarded: Guarded, buffers: Sequence[CondensedBuffer], check: Check = lambda: None) -> Verdict | None:
+    """Take all images of these into the guarded learner's own buffer, as if it had seen frames of what they stand for,
+    and judge the model made of it. Where the guard rejects that, nothing has changed; None where there is nothing to do.
+
+    check: called between the steps; what it raises ends the work. Raises UsageError for a learner without a buffer, and
+    for buffers that cannot be taken in: ask `complaint` first.
+    """
+    learner = guarded.learner
+    if not isinstance(learner, ReplayLearner):
+        raise UsageError(
+            f"expected a recipe that keeps images, as paper, but found {learner.recipe.name!r}; merge its sums"
+        )
+    for buffer in buffers:
+        if (reason := complaint(buffer, learner.memory)) is not None:
+            raise UsageError(f"expected a buffer of this bundle, but found one that {reason}; leave it out")
+    if not buffers:
+        return None
+    x, y = (np.concatenate([getattr(each, name) for each in buffers]) for name in ("x_syn", "y_syn"))
+    return guarded.adopt(learner.taken_in(x, y, check), check)
