@@ -3,7 +3,7 @@
     python -m deco_benchmarks.fleet scale --bundle BUNDLE --seen FILE.npz --devices 10,100,1000 --out FILE.json
     python -m deco_benchmarks.fleet push --bundle BUNDLE --seen FILE.npz --count 100000 --out FILE.json
 
-The server is the product's: `fleet.apps.one_round` with its pool. A simulated device is a learner that votes on frames
+The server is the product's: `Rounds` of `fleet/_server_app.py` with its pool. A simulated device is a learner that votes on frames
 of its own and packs the difference; it does not keep anything on a disk, and does not judge what it is handed.
 """
 
@@ -61,7 +61,7 @@ def scale(home: Home, devices: str, segments: int, how: str, cores: int, one: in
 def simulated(home: Home, devices: int, segments: int, how: str, cores: int) -> dict[str, Any]:
     """One round: seconds in all and from the first message on; memory_mb: of this process, in which Flower's server and
     its messages are, before the round and at most."""
-    from deco_runtime.fleet.apps import one_round
+    from deco_runtime.fleet._server_app import Rounds
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
@@ -76,7 +76,7 @@ def simulated(home: Home, devices: int, segments: int, how: str, cores: int) -> 
             time.sleep(LOOK_S)
         with TemporaryDirectory() as directory, Watched() as memory:
             began = time.monotonic()
-            one_round(grid, pool, Path(directory), how, 1.0, PATIENCE_S)
+            Rounds(grid, pool, Path(directory), how, 1.0, click.echo).go(PATIENCE_S)
             found.update(seconds=time.monotonic() - began)
         found.update(memory_mb={"before": memory.first, "most": memory.most})
 
@@ -94,7 +94,7 @@ def simulated(home: Home, devices: int, segments: int, how: str, cores: int) -> 
 
 def client_app(bundle: str, seen: str, segment: int, segments: int) -> Any:
     """Devices of which number i has seen so many segments of the stream, from a place that is drawn for it."""
-    from deco_runtime.fleet.apps import GIVE, TAKE
+    from deco_runtime.fleet._server_app import GIVE, TAKE
     from flwr.app import Array as Sent
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
     from flwr.clientapp import ClientApp
