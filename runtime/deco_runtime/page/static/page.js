@@ -187,9 +187,13 @@ function group(each) {
   return item;
 }
 
-async function refresh() {
+const inUse = () => $("teach").matches(":hover, :focus-within");  // nothing moves under somebody's hands
+
+async function refresh(asked) {
   const answer = await fetch("recent.json");
-  if (answer.ok) $("groups").replaceChildren(...(await answer.json()).groups.slice(0, 40).map(group));
+  if (!answer.ok) return;
+  const { groups } = await answer.json();
+  if (asked || !inUse()) $("groups").replaceChildren(...groups.slice(0, 40).map(group));
 }
 
 $("hold").addEventListener("click", () => change("hold", { held: !(state && state.held) }));
@@ -198,11 +202,9 @@ $("undo").addEventListener("click", () => change("undo", {}));
 $("back").addEventListener("click", () => {
   if (window.confirm("Go back? What was learned since is lost; what people taught stays.")) change("back", { to: $("to").value });
 });
-$("refresh").addEventListener("click", refresh);
-refresh();
-setInterval(() => {  // not under somebody's hands
-  if (!document.hidden && !$("teach").matches(":hover, :focus-within")) refresh();
-}, 5000);
+$("refresh").addEventListener("click", () => refresh(true));
+refresh(true);
+setInterval(() => { if (!document.hidden && !inUse()) refresh(false); }, 5000);
 
 const events = new EventSource("events");
 events.onmessage = (event) => show(JSON.parse(event.data));
