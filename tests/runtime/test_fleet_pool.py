@@ -17,17 +17,19 @@ from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet import device
 from deco_runtime.fleet import member as members
 from deco_runtime.fleet.member import FILE, Member
-from deco_runtime.fleet.pool import Pool
+from deco_runtime.fleet.pool import MOST_MEMBERS, Place, Pool
 from deco_runtime.fleet.sums import HOW, minus
 from deco_runtime.learning import registry
 from deco_runtime.learning.guard import Guarded
 from deco_runtime.learning.harm import Labelled
 from deco_runtime.learning.regression import Statistics
+from deco_runtime.learning.taught import MOST_BYTES
 from deco_runtime.running.control import observed_in, taught
 from deco_runtime.running.scoring import normalised
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.storage.state import LearnedState
+from deco_runtime.storage.untrusted import ALWAYS_FINE
 from deco_runtime.types import Segment
 from drawn import boxes
 from hypothesis import HealthCheck, given, settings
@@ -217,6 +219,29 @@ def test_what_is_sent_twice_is_added_once(
     same(it.guarded.learner.model, pool.guarded.learner.model)
 
 
+def test_the_most_devices_that_a_pool_takes_fit_into_its_file(
+    bundle: Bundle, runs_on: Engine, frames: Any, tmp_path: Path
+) -> None:
+    """With the longest names and numbers; a file that was larger would be taken for a damaged one."""
+    pool, count = open_pool(bundle, runs_on, frames), 10_000
+    pool.save(tmp_path)
+    empty = (tmp_path / states.CURRENT).stat().st_size
+    pool.places = {f"{i:016}": Place(10**6 + i, "0123456789abcdef", 1e9 + i / 10, 1796011282) for i in range(count)}
+    pool.save(tmp_path)
+    each = ((tmp_path / states.CURRENT).stat().st_size - empty) / count
+    assert each * MOST_MEMBERS < MOST_BYTES + ALWAYS_FINE
+    found = open_pool(bundle, runs_on, frames)
+    found.load(tmp_path)
+    assert found.places == pool.places
+
+
+def test_a_devices_state_is_no_servers(bundle: Bundle, runs_on: Engine, frames: Any, new: Any) -> None:
+    it = new()
+    it.save()
+    with pytest.raises(StateError, match="expected a fleet's state"):
+        open_pool(bundle, runs_on, frames).load(it.path)
+
+
 def test_a_replayed_difference_is_refused(bundle: Bundle, runs_on: Engine, frames: Any, new: Any) -> None:
     pool, it = open_pool(bundle, runs_on, frames), new()
     it.see(stream(frames, 0, 3)[:3])
@@ -257,6 +282,8 @@ def test_what_is_hostile_is_refused_and_changes_nothing(bundle: Bundle, runs_on:
     assert "another bundle" in offered(fine, bundle="0" * 64)
     assert "without a name" in offered(fine, name="")
     assert "without a name" in offered(fine, name="a\n")
+    assert "without a name" in offered(fine, name="a" * 17)
+    assert "without a name" in offered(fine, name="é")
     assert "not known" in offered(fine, how="fp8")
     assert "does not fit" in offered(fine, arrays={"a": fine.a})
     assert "does not fit" in offered(fine, how="int8")

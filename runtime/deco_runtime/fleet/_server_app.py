@@ -68,6 +68,9 @@ def main(grid: Grid, context: Context) -> None:
         except DecoError as error:
             tell(f"error: {error}")
             raise
+        except Exception as error:  # a defect, whose traceback is in Flower's log
+            tell(f"error: the rounds fail with {type(error).__name__}: {clean(str(error))}")
+            raise
 
 
 def _hold(directory: Path) -> None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from deco_runtime.errors import UsageError
+from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet.member import LEAST
 from deco_runtime.fleet.sums import HOW, complaint, frames, plus, unpacked
 from deco_runtime.learning.arrays import Array, whole
@@ -32,7 +32,8 @@ from deco_runtime.storage.bundle import Bundle
 
 MOST_MEMBERS = 1_000_000
 """In one pool; more devices send to pools of their own, which send to one above."""
-LONGEST_NAME = 64
+LONGEST_NAME = 16
+"""Letters of ASCII, as a device draws its own: all that is kept of so many devices has to fit into a state file."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Pool:
     def _offer(self, name: str, number: int, how: str, arrays: Mapping[str, Array], bundle: str) -> str | None:
         if bundle != self._bundle.hash:
             return "is of another bundle"
-        if not (0 < len(name) <= LONGEST_NAME and name.isprintable()):
+        if not (0 < len(name) <= LONGEST_NAME and name.isascii() and name.isprintable()):
             return "is of a device without a name"
         if how not in HOW:
             return "is sent in numbers that are not known"
@@ -125,7 +126,7 @@ class Pool:
             reason = self._harm(_single(a, b))
         if reason is None:
             self._a, self._b = a, b
-            self._new[name] = Place(number, digest, place.frames + frames(sums), int(time.time()))
+            self._new[name] = Place(number, digest, round(place.frames + frames(sums), 1), int(time.time()))
         return reason
 
     def _harm(self, memory: Statistics) -> str | None:
@@ -159,7 +160,7 @@ class Pool:
     def save(self, directory: Path) -> None:
         """All of it. Raises StateError where the disk refuses."""
         state = states.LearnedState.of(self.guarded, self._bundle, "fleet", 0)
-        places = {name: asdict(place) for name, place in self.places.items()}
+        places = {name: [it.number, it.digest, it.frames, it.at] for name, it in self.places.items()}
         states.save(directory, replace(state, values={**state.values, "fleet": places}))
 
     def load(self, directory: Path) -> str | None:
@@ -167,7 +168,13 @@ class Pool:
         StateError where it cannot be used."""
         restored, passed_over = states.load(directory, self._bundle, self.guarded)
         if restored is not None:
-            self.places = {name: _place(values) for name, values in restored.values.get("fleet", {}).items()}
+            try:
+                self.places = {name: _place(values) for name, values in restored.values["fleet"].items()}
+            except (KeyError, ValueError, TypeError, AttributeError) as error:
+                raise StateError(
+                    f"expected a fleet's state in {directory}, but found none, or one of another version; use that, or "
+                    "another --state"
+                ) from error
             self._begin()
         return passed_over
 
@@ -176,9 +183,9 @@ def _single(a: Doubles, b: Doubles) -> Statistics:
     return Statistics(a.astype(np.float32), b.astype(np.float32))
 
 
-def _place(values: Mapping[str, Any]) -> Place:
-    number, at = whole(values["number"]), whole(values["at"])
-    return Place(number, str(values["digest"]), float(values["frames"]), at)
+def _place(values: Sequence[Any]) -> Place:
+    number, digest, frames_of_all, at = values
+    return Place(whole(number), str(digest), float(frames_of_all), whole(at))
 
 
 def _digest(arrays: Mapping[str, Array]) -> str:
@@ -186,4 +193,4 @@ def _digest(arrays: Mapping[str, Array]) -> str:
     of = hashlib.sha256()
     for name in sorted(arrays):
         of.update(name.encode() + b"\0" + np.ascontiguousarray(arrays[name]).tobytes())
-    return of.hexdigest()[:32]
+    return of.hexdigest()[:16]

@@ -31,9 +31,9 @@ def lines(directory: Path) -> list[str]:
         told.append(f"the guard's images: {ledger.before:.1%} right before the fleet, {ledger.accuracy:.1%} now")
     if places:
         told.append(f"{'device':18}{'number':>8}{'frames':>12}  last new")
-    newest = sorted(places.items(), key=lambda place: -place[1]["at"])
-    for name, place in newest[:MOST]:
-        told.append(f"{name:18}{place['number']:>8}{place['frames']:>12,.0f}  {_ago(place['at'])}")
+    newest = sorted(places.items(), key=lambda place: -place[1][3])
+    for name, (number, _, frames, at) in newest[:MOST]:
+        told.append(f"{name:18}{number:>8}{frames:>12,.0f}  {_ago(at)}")
     if len(newest) > MOST:
         told.append(f"and {len(newest) - MOST} more")
     told.append(f"refused: {ledger.refused}{', the last:' if ledger.refused else ''}")
