@@ -290,7 +290,8 @@ def test_what_is_hostile_is_refused_and_changes_nothing(bundle: Bundle, runs_on:
     assert "not finite" in offered(Statistics(fine.a * np.float32(np.nan), fine.b))
     assert "of no class" in offered(Statistics(fine.a * 100, fine.b))
     assert "larger than its frames" in offered(Statistics(fine.a, fine.b * 100))
-    assert "guard" in offered(poisoned(fine))
+    assert "contradict the labelled images" in offered(poisoned(fine))
+    assert "guard" in offered(Statistics(fine.a * 2000, fine.b * 2000))
     assert pool.settle() is None
     assert pool.sums is sums
     assert offered(fine) == "None"

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deco_runtime.fleet.sums import HOW, complaint, frames, minus, packed, plus, unpacked
-from deco_runtime.learning.regression import Statistics, add, square, upper
-from deco_runtime.types import Floats
+from deco_runtime.fleet.sums import HOW, complaint, contradiction, frames, minus, packed, plus, unpacked
+from deco_runtime.learning.regression import Statistics, add, solve, square, upper
+from deco_runtime.types import Floats, Ints
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,3 +124,22 @@ def test_arrays_of_another_kind_are_no_sums(how: str) -> None:
             unpacked({**arrays, name: array.astype(np.float64)}, how, SIZE + 1, CLASSES)
         with pytest.raises(ValueError, match="not those of the bundle"):
             unpacked({key: each for key, each in arrays.items() if key != name}, how, SIZE + 1, CLASSES)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1, 1000]), st.integers(0, 2))
+def test_labels_that_contradict_the_labelled_images_are_seen(seed: int, scale: int, only: int) -> None:
+    """Of all classes or of one alone, of few frames or of many; and what was voted honestly contradicts nothing."""
+    rng = np.random.default_rng(seed)
+    means = 3 * np.eye(CLASSES, SIZE)
+
+    def drawn(labels: Ints) -> Statistics:
+        phi = means[labels] + rng.normal(0, 1, (len(labels), SIZE))
+        return add(Statistics.zero(SIZE, CLASSES), phi.astype(np.float32), np.eye(CLASSES, dtype=np.float32)[labels])
+
+    w = solve(drawn(rng.integers(CLASSES, size=600)))
+    for honest in (drawn(rng.integers(CLASSES, size=90)), drawn(np.full(30, only))):
+        many = Statistics(honest.a * scale, honest.b * scale)
+        assert contradiction(many, w) is None
+        assert "100% contradict" in str(contradiction(Statistics(many.a, np.roll(many.b, 1, axis=1)), w))
+        half = Statistics(many.a, (many.b + np.roll(many.b, 1, axis=1)) / 2)
+        assert "contradict the labelled images" in str(contradiction(half, w))

@@ -21,7 +21,7 @@ import numpy as np
 
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet.member import LEAST
-from deco_runtime.fleet.sums import HOW, complaint, frames, plus, unpacked
+from deco_runtime.fleet.sums import HOW, complaint, contradiction, frames, plus, unpacked
 from deco_runtime.learning.arrays import Array, whole
 from deco_runtime.learning.guard import Guarded
 from deco_runtime.learning.regression import Doubles, Statistics
@@ -120,7 +120,8 @@ class Pool:
             sums = unpacked(arrays, how, *start.b.shape)
         except ValueError:
             return "does not fit the bundle"
-        reason = complaint(sums, start, self._least) or self._harm(plus(start, sums))
+        reason = complaint(sums, start, self._least) or contradiction(sums, self._learner.voter.w)
+        reason = reason or self._harm(plus(start, sums))
         a, b = self._a + sums.a, self._b + sums.b
         if reason is None and self._careful:
             reason = self._harm(_single(a, b))

@@ -4,6 +4,7 @@
     packed          as it is sent, in one of HOW
     unpacked        what the other side makes of that
     complaint       why nobody should add this up
+    contradiction   why its labels are not to be believed
 
 numpy only.
 """
@@ -16,6 +17,7 @@ import numpy as np
 
 from deco_runtime.learning.arrays import Array
 from deco_runtime.learning.regression import TINY, Doubles, Statistics, square, upper
+from deco_runtime.types import Floats
 
 HOW = ("fp32", "fp16", "int8")
 """Numbers that a difference is sent in."""
@@ -23,6 +25,8 @@ LARGEST = 4.0
 """How far a frame's mean ‖φ‖² may be beyond that of the labelled images, as a factor: cameras differ, but not so."""
 ROUNDING = 1e-3
 """Of the largest value that a sum could have: by so much its parts may disagree."""
+AGREE = 0.75
+"""Share of its frames, at least, in classes that look as the labelled images say. Of honest devices nearly all are."""
 _INT8 = 127
 
 
@@ -113,6 +117,22 @@ def complaint(sums: Statistics, known: Statistics, least: float) -> str | None:
     usual = _per_frame(square(known), frames(known))
     if _per_frame(whole, total) > LARGEST * usual:
         return f"is of values {_per_frame(whole, total) / usual:.0f} times as large as labelled images have"
+    return None
+
+
+def contradiction(sums: Statistics, w: Floats) -> str | None:
+    """Why its labels are not what a device of this bundle would have voted, as a clause; None where they may be.
+
+    w: (D + 1, K), the regression on the labelled images. Votes are of that and of the network, so what a device counts
+    as a class has a mean that w takes for this class, however one-sided its stream. Labels that were permuted have not,
+    nor have sums along other axes; and that can be seen of few frames, and at any scale.
+    """
+    b = sums.b.astype(np.float64)
+    n = np.maximum(b[-1], 0)
+    said = (w.T.astype(np.float64) @ (b / np.maximum(n, TINY))).argmax(axis=0)
+    share = float(n[said == np.arange(len(n))].sum() / max(n.sum(), TINY))
+    if share < AGREE:
+        return f"has labels of which {1 - share:.0%} contradict the labelled images"
     return None
 
 
