@@ -6,9 +6,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from deco_runtime.fleet.keeper import end_with_parent
+
 
 def main() -> None:
     """With the name of a program of Flower's, and its arguments."""
+    end_with_parent()  # Flower's own way out waits for a SuperNode that was killed, and would keep the state's lock
     name = sys.argv.pop(1)
     if name != "flwr-clientapp":
         sys.exit(f"error: expected to be asked for a device's sums, but the server asks for {name}; it is no fleet's")
