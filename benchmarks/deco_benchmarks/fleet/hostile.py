@@ -78,7 +78,10 @@ def attacks(own: Statistics, every: Statistics, seed: int) -> dict[str, Made]:
     def other_axes(of: Statistics) -> Statistics:
         return Statistics(square(of)[np.ix_(axes, axes)][upper(size)].astype(np.float32), of.b[axes])
 
-    half = Statistics(own.a, ((own.b + own.b[:, roll]) / 2).astype(np.float32))
+    def mixed(of: Statistics, part: float) -> Statistics:
+        """Of each class so many frames with the wrong label."""
+        return Statistics(of.a, ((1 - part) * of.b + part * of.b[:, roll]).astype(np.float32))
+
     fresh: dict[str, Any] = {}
 
     def anew(of: Statistics, n: int) -> Statistics:
@@ -86,10 +89,12 @@ def attacks(own: Statistics, every: Statistics, seed: int) -> dict[str, Made]:
         return times(of, 1 + n * 1e-4)
 
     return {
-        "none": lambda n: (times(own, n == 0), fresh),
-        "nothing sent": lambda n: (times(own, 0), fresh),
+        "its own, honest": lambda n: (times(own, n == 0), fresh),
+        "nothing": lambda n: (times(own, 0), fresh),
         "own class, labels permuted": lambda n: (anew(relabelled(own), n), fresh),
-        "own class, half of the labels permuted": lambda n: (anew(half, n), fresh),
+        "own class, half of the labels permuted": lambda n: (anew(mixed(own, 0.5), n), fresh),
+        "own class, a fifth of the labels permuted": lambda n: (anew(mixed(own, 0.2), n), fresh),
+        "all classes, a fifth of the labels permuted": lambda n: (anew(mixed(every, 0.2), n), fresh),
         "all classes, labels permuted": lambda n: (anew(relabelled(every), n), fresh),
         "all classes, labels permuted, 100 times": lambda n: (anew(times(relabelled(every), 100), n), fresh),
         "own class, honest, 1,000 times": lambda n: (anew(times(own, 1000), n), fresh),

@@ -5,6 +5,7 @@ python -m deco_benchmarks.fleet noise --bundle BUNDLE --seen FILE.npz --out FILE
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf, sqrt
@@ -41,7 +42,7 @@ def command(home: Home, bound: float, draws: int, seed: int, out: Any) -> None:
         {"form": "sums as they are", "epsilon": None, **merged(home, seen)},
         {"form": "clipped", "epsilon": None, **merged(home, short)},
     ]
-    kinds = {
+    kinds: dict[str, Callable[..., Statistics]] = {
         "means, a frame": private,
         "sums, a frame": whole,
         "means, a segment": partial(private, together=home.segment),
@@ -77,7 +78,7 @@ def learned(home: Home, places: Any, most: float) -> Statistics:
     for part in shared.cut(places, max(len(places) // home.segment, 1), home.segment):
         seen = home.stream[part]
         learner.learn(Segment(seen.observed, seen.labels, np.ones(len(part), np.float32), seen.labels))
-    found = minus(learner.memory, home.known)  # type: ignore[arg-type]
+    found = minus(learner.memory, home.known)
     learner.add, learner.memory = add, home.known  # type: ignore[attr-defined]
     return found
 

@@ -47,15 +47,17 @@ def scale(home: Home, devices: str, segments: int, how: str, cores: int, one: in
     if one is not None:
         shared.write(out, simulated(home, one, segments, how, cores))
         return
-    rows = []
-    for count in map(int, devices.split(",")):
-        # A process each: the largest memory of one must not be that of another.
-        arguments = [*sys.argv[1:], "--one", str(count)]
-        subprocess.run([sys.executable, "-m", "deco_benchmarks.fleet", *arguments], check=True)
-        rows.append(json.loads(out.read_text()))
-        click.echo(rows[-1])
-    shared.write(out, {"bundle": home.bundle.hash, "size": len(home.known.b) - 1, "segments": segments, "how": how,
-                       "cores": cores, "rows": rows})  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    with TemporaryDirectory() as directory:
+        for count in map(int, devices.split(",")):
+            # A process each: the largest memory of one must not be that of another.
+            part = Path(directory) / "one.json"
+            arguments = [*sys.argv[1:], "--one", str(count), "--out", str(part)]
+            subprocess.run([sys.executable, "-m", "deco_benchmarks.fleet", *arguments], check=True)
+            rows.append(json.loads(part.read_text()))
+            click.echo(rows[-1])
+            shared.write(out, {"bundle": home.bundle.hash, "size": len(home.known.b) - 1, "segments": segments,
+                               "how": how, "cores": cores, "rows": rows})  # fmt: skip
 
 
 def simulated(home: Home, devices: int, segments: int, how: str, cores: int) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def simulated(home: Home, devices: int, segments: int, how: str, cores: int) -> 
             found.update(seconds=time.monotonic() - began)
         found.update(memory_mb={"before": memory.first, "most": memory.most})
 
-    client = client_app(*(str(each) for each in (home.bundle.root, seen_file())), home.segment, segments)
+    client = client_app(str(home.bundle.root), seen_file(), home.segment, segments)
     began = time.monotonic()
     config: Any = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": cores, "include_dashboard": False}}
     run_simulation(server, client, devices, backend_config=config)
@@ -134,7 +136,7 @@ def difference(
     for part in shared.cut(places, segments, segment):
         frames = home.stream[part]
         learner.learn(Segment(frames.observed, frames.labels, np.ones(len(part), np.float32), frames.labels))
-    place = members.offered(members.joins(home.known), learner.memory, how, 1.0)  # type: ignore[arg-type]
+    place = members.offered(members.joins(home.known), learner.memory, how, 1.0)
     learner.memory = home.known
     return members.payload(place), home.bundle.hash
 
@@ -193,7 +195,7 @@ def push(home: Home, count: int, how: str, seed: int, out: Path) -> None:
             pool.save(Path(directory))
             saved, size = time.process_time() - ended, sum(f.stat().st_size for f in Path(directory).iterdir())
     start = home.known
-    half = Statistics(start.a / 2, start.b / 2)
+    half = Statistics(start.a / np.float32(2), start.b / np.float32(2))
     parts = {
         "packed": _seconds(lambda: packed(half, how)),
         "unpacked": _seconds(lambda: unpacked(made[0], how, *start.b.shape)),
@@ -217,7 +219,7 @@ def sent(home: Home, how: str, seed: int, kinds: int = 64) -> list[dict[str, Arr
         learner.interrupted()
         frames = home.stream[rng.choice(len(home.stream), home.segment)]
         learner.learn(Segment(frames.observed, frames.labels, np.ones(len(frames), np.float32), frames.labels))
-        found.append(packed(minus(learner.memory, home.known), how))  # type: ignore[arg-type]
+        found.append(packed(minus(learner.memory, home.known), how))
     learner.memory = home.known
     return found
 

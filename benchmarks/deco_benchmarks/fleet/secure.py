@@ -44,19 +44,19 @@ def command(home: Home, devices: int, segments: int, cores: int, out: Path) -> N
     for other in plain[1:]:
         total = plus(total, other)
     found = from_parts(mean * devices, home.known, home.segment * segments)
-    models = {}
+    models, w = dict[str, Any](), dict[str, Floats]()
     for name, sums in (("plain", total), ("secure", found)):
         pool = home.pool()
         reason = pool.offer(name, 1, "fp32", packed(sums, "fp32"), home.bundle.hash)
         verdict = pool.settle()
         models[name] = {"refused": reason, "verdict": (verdict.reason or "accepted") if verdict else None,
-                        "accuracy": home.accuracy(pool.guarded.learner.model),
-                        "w": shared.weights(pool.guarded.learner.model, len(home.bundle.classes))}  # fmt: skip
+                        "accuracy": home.accuracy(pool.guarded.learner.model)}  # fmt: skip
+        w[name] = shared.weights(pool.guarded.learner.model, len(home.bundle.classes))
     seen = {number: parts(sums, home.known, home.segment * segments) for number, sums in enumerate(plain)}
     report = {
         "bundle": home.bundle.hash, "devices": devices, "frames": frames(total), "values": len(mean),
         "a_apart": shared.apart(found.a, total.a), "b_apart": shared.apart(found.b, total.b),
-        "w_apart": shared.apart(models["secure"].pop("w"), models["plain"].pop("w")), "before": home.start(),
+        "w_apart": shared.apart(w["secure"], w["plain"]), "before": home.start(),
         "clipped_share": float(np.mean([np.mean(np.abs(each) > 1) for each in seen.values()])),
         "correlation_of_what_a_device_sent": {
             number: float(np.corrcoef(masked[number][-len(seen[number]):], seen[number])[0, 1]) for number in masked
@@ -133,7 +133,7 @@ def client_app(given: tuple[str, str, int, int], spied: str) -> Any:
 
                     sent = np.load(io.BytesIO(value[-1]), allow_pickle=False).ravel()
                     np.save(Path(spied) / f"{context.node_config['partition-id']}.npy", sent.astype(np.float64))
-        return reply  # type: ignore[no-any-return]
+        return reply
 
     def client_fn(context: Context) -> Any:
         return Device(int(context.node_config["partition-id"])).to_client()

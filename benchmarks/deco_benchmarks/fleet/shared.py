@@ -85,6 +85,12 @@ def observe(root: Path, bundle: Bundle, engine: Engine) -> Frames:
     return Frames(observed, np.asarray(labels, np.int64), np.asarray(takes, np.int64))
 
 
+def _frames(file: Any, part: str) -> Frames:
+    names = [key.removeprefix(f"{part}_seen_") for key in file.files if key.startswith(f"{part}_seen_")]
+    observed = {name: file[f"{part}_seen_{name}"] for name in names}
+    return Frames(observed, file[f"{part}_labels"], file[f"{part}_takes"])
+
+
 def learner_of(bundle: Bundle, engine: Engine) -> Learner:
     kind = registry.learner("deco+")
     return kind.open(bundle, engine, kind.RECIPE, np.random.default_rng(0))
@@ -108,13 +114,14 @@ class Home:
         another file."""
         bundle = open_bundle(bundle_path)
         with np.load(seen) as file:
-            parts = []
-            for part in ("stream", "test"):
-                names = [key.removeprefix(f"{part}_seen_") for key in file.files if key.startswith(f"{part}_seen_")]
-                observed = {name: file[f"{part}_seen_{name}"] for name in names}
-                parts.append(Frames(observed, file[f"{part}_labels"], file[f"{part}_takes"]))
+            stream, test = _frames(file, "stream"), _frames(file, "test")
         return cls(
-            bundle, open_engine(bundle, "auto"), *parts, segment or registry.learner("deco+").RECIPE.segment, least
+            bundle,
+            open_engine(bundle, "auto"),
+            stream,
+            test,
+            segment or registry.learner("deco+").RECIPE.segment,
+            least,
         )
 
     @cached_property

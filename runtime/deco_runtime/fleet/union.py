@@ -1,4 +1,4 @@
-"""A fleet under `paper`, whose learning is not made of sums: the server condenses all buffers into its own.
+"""A fleet under `paper`, whose learning is not made of sums: the server condenses all devices' buffers into its own.
 
 What a device sends are its condensed images, which are learned, not seen, and still show something of what was seen:
 there is no secure aggregation of them, and nothing here is exact. `deco+` is what fleets are for.
@@ -31,7 +31,7 @@ def complaint(buffer: CondensedBuffer, like: CondensedBuffer) -> str | None:
 
 def condense(guarded: Guarded, buffers: Sequence[CondensedBuffer], check: Check = lambda: None) -> Verdict | None:
     """Take all images of these into the guarded learner's own buffer, as if it had seen frames of what they stand for,
-    and judge the model made of it. Where the guard rejects that, nothing has changed; None where nothing is to do.
+    and judge the model made of it. Where the guard rejects that, nothing has changed. None where there are no buffers.
 
     check: called between the steps; what it raises ends the work. Raises UsageError for a learner without a buffer, and
     for buffers that cannot be taken in: ask `complaint` first.
