@@ -3,8 +3,8 @@
     python -m deco_benchmarks.fleet scale --bundle BUNDLE --seen FILE.npz --devices 10,100,1000 --out FILE.json
     python -m deco_benchmarks.fleet push --bundle BUNDLE --seen FILE.npz --count 100000 --out FILE.json
 
-The server is the product's: `Rounds` of `fleet/_server_app.py` with its pool. A simulated device is a learner that votes on frames
-of its own and packs the difference; it does not keep anything on a disk, and does not judge what it is handed.
+The server is the product's, `Rounds` of `fleet/_server_app.py` with its pool. A simulated device is a learner that
+votes on frames of its own and packs the difference; it keeps nothing on a disk, and does not judge what it is handed.
 """
 
 from __future__ import annotations
