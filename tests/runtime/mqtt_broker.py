@@ -38,8 +38,11 @@ def broker(port: int, login: tuple[str, str] | None = None, files: Path | None =
     plugins: dict = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
     listener: dict = {"type": "tcp", "bind": f"127.0.0.1:{port}"}
     if login is not None:
+        from pwdlib import PasswordHash
+        from pwdlib.hashers.argon2 import Argon2Hasher
+
         assert files is not None
-        (files / "passwords").write_text(f"{login[0]}:{_hashed(login[1])}\n")
+        (files / "passwords").write_text(f"{login[0]}:{PasswordHash((Argon2Hasher(),)).hash(login[1])}\n")
         plugins = {"amqtt.plugins.authentication.FileAuthPlugin": {"password_file": str(files / "passwords")}}
     if files is not None and (files / "cert.pem").exists():
         listener |= {"ssl": True, "certfile": str(files / "cert.pem"), "keyfile": str(files / "key.pem")}
@@ -48,18 +51,6 @@ def broker(port: int, login: tuple[str, str] | None = None, files: Path | None =
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n", process.stderr and process.stderr.read()
         yield process
-
-
-def _hashed(password: str) -> str:
-    """As the broker's version takes it: from 0.12 on by pwdlib, before that by passlib."""
-    try:
-        from pwdlib import PasswordHash
-        from pwdlib.hashers.argon2 import Argon2Hasher
-    except ImportError:
-        from passlib.apps import custom_app_context
-
-        return str(custom_app_context.hash(password))
-    return PasswordHash((Argon2Hasher(),)).hash(password)
 
 
 class Subscriber:
