@@ -334,6 +334,26 @@ def test_one_harmful_round_does_not_stop_the_fleet(bundle: Bundle, runs_on: Engi
     assert pool.guarded.pause == 0
 
 
+def test_after_a_refused_round_the_next_is_not(bundle: Bundle, runs_on: Engine, frames: Any, new: Any) -> None:
+    """A round is refused for losing against the best model so far, which no difference alone is compared with: in the
+    next one whoever would have it refused is left out, and the others are taken in."""
+    pool, it = open_pool(bundle, runs_on, frames), new()
+    it.see(stream(frames, 0, 3)[:6])
+    best, lucky = pool.guarded.kept.best, np.ones_like(pool.guarded.kept.best)
+    pool.guarded.kept = replace(pool.guarded.kept, best=lucky)
+    assert it.send(pool) is None
+    verdict = pool.settle()
+    assert verdict is not None
+    assert "against the best model so far" in str(verdict.reason)
+    assert "against the best model so far" in str(it.send(pool))
+    assert pool.settle() is None
+    pool.guarded.kept = replace(pool.guarded.kept, best=best)
+    assert it.send(pool) is None
+    verdict = pool.settle()
+    assert verdict is not None
+    assert verdict.accepted
+
+
 STEPS = ("see", "send", "send unheard", "take up", "take up, power cut", "power cut", "server restarts")
 
 

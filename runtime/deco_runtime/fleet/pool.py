@@ -29,6 +29,7 @@ from deco_runtime.learning.reports import Verdict
 from deco_runtime.learning.teachable import TeachableLearner
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle
+from deco_runtime.types import Floats
 
 MOST_MEMBERS = 1_000_000
 """In one pool; more devices send to pools of their own, which send to one above."""
@@ -124,7 +125,7 @@ class Pool:
         reason = reason or self._harm(plus(start, sums))
         a, b = self._a + sums.a, self._b + sums.b
         if reason is None and self._careful:
-            reason = self._harm(_single(a, b))
+            reason = self._verdict(_single(a, b))
         if reason is None:
             self._a, self._b = a, b
             self._new[name] = Place(number, digest, round(place.frames + frames(sums), 1), int(time.time()))
@@ -132,10 +133,18 @@ class Pool:
 
     def _harm(self, memory: Statistics) -> str | None:
         """What a model does that is made of this alone."""
+        return self.guarded.harm(self._solved(memory))
+
+    def _verdict(self, memory: Statistics) -> str | None:
+        """Why the round would be refused if it ended with these sums: then what came last is left out, else one device
+        whose harm no check sees alone would have every round refused."""
+        return self.guarded.judge(self._solved(memory)).reason
+
+    def _solved(self, memory: Statistics) -> Floats:
         before = self._learner.memory
         self._learner.memory = memory
         try:
-            return self.guarded.harm(self._learner.solve(lambda: None)[0])
+            return self._learner.solve(lambda: None)[0]
         finally:
             self._learner.memory = before
 
