@@ -121,8 +121,9 @@ class Device:
         return pool.offer(place.name, place.number + 1, place.how, members.payload(place), self.bundle.hash)
 
     def take_up(self, pool: Pool) -> bool:
-        place = pool.places.get(self.offer().name)
-        device.hand_over(self.path, pool.sums, place.number if place else 0)
+        name = self.offer().name
+        place, refused = pool.places.get(name), pool.turned_down(name)
+        device.hand_over(self.path, pool.sums, place.number if place else 0, refused)
         _, verdict = device.take_up(self.path, self.guarded, self.bundle, self.save)
         return verdict is None or verdict.accepted
 
@@ -434,6 +435,38 @@ def test_a_device_that_went_back_sends_nothing_twice(bundle: Bundle, runs_on: En
     assert pool.sums.b[-1].sum() - first.b[-1].sum() == pytest.approx(new_frames, abs=0.1)
     assert it.take_up(pool)
     same(it.now.a, pool.sums.a, 1e-6)
+
+
+def test_frames_of_a_refused_difference_are_sent_with_others(
+    bundle: Bundle, runs_on: Engine, frames: Any, new: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is refused by chance; the device is not locked out, and no frame is lost or counts twice."""
+    pool, it = open_pool(bundle, runs_on, frames), new()
+    start, segments = pool.frames, stream(frames, 0, 1)
+    it.see(segments[:4])
+    with monkeypatch.context() as patch:
+        patch.setattr(pool.guarded, "harm", lambda *_: "is unlucky")
+        assert it.send(pool) == "is unlucky"
+        assert pool.settle() is None
+    first = it.offer()
+    assert pool.turned_down(first.name)
+    it.see(segments[4:8])
+    assert members.payload(it.offer())["a"].tobytes() == members.payload(first)["a"].tobytes()
+    assert it.take_up(pool)
+    assert it.member.sent is None
+    assert it.send(pool) is None
+    assert it.send(pool) is None
+    assert pool.settle() is not None
+    assert pool.turned_down(first.name) == ""
+    assert it.take_up(pool)
+    assert pool.frames - start == pytest.approx(sum(len(each) for each in segments[:8]), abs=0.5)
+    same(it.now.a, pool.sums.a, 1e-6)
+    other = members.offered(members.joins(start_of(pool)), it.now, "fp32", LEAST)
+    assert members.withdrawn(other, "0" * 16) is other
+
+
+def start_of(pool: Pool) -> Statistics:
+    return pool.guarded.learner.start.statistics
 
 
 def test_classes_that_people_added_stay_with_the_device(bundle: Bundle, runs_on: Engine, frames: Any, new: Any) -> None:

@@ -43,10 +43,10 @@ def take(message: Message, context: Context) -> Message:
     """Has the device go by the fleet's sums, and answers with what came of it."""
 
     def job() -> RecordDict:
-        number = int(message.content.config_records["has"]["number"])
+        has = message.content.config_records["has"]
         record = message.content.array_records["sums"]
         fleet = Statistics(record["a"].numpy(), record["b"].numpy())
-        told = of_device.take(*_device(), fleet, number)
+        told = of_device.take(*_device(), fleet, int(has["number"]), str(has["refused"]))
         what = f"not taken up: that {told['refused']}" if told["refused"] else "taken up"
         _say(f"the fleet's sums of {told['frames']} frames were {what}")
         return RecordDict({"told": ConfigRecord({"refused": told["refused"] or ""})})

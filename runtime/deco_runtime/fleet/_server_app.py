@@ -127,9 +127,9 @@ class Rounds:
         )
         sums = ArrayRecord({"a": Array(pool.sums.a), "b": Array(pool.sums.b)})
         told = (
-            (node, RecordDict({"sums": sums, "has": ConfigRecord({"number": pool.number(name)})}))
+            (node, RecordDict({"sums": sums, "has": ConfigRecord({"number": pool.number(name), "refused": refused})}))
             for node, name in names.items()
-            if self._told.get(name) != self._now(name)
+            if (refused := pool.turned_down(name)) or self._told.get(name) != self._now(name)
         )
         for reply in self._answers(told, TAKE, patience):
             name = names[reply.metadata.src_node_id]

@@ -46,10 +46,10 @@ def give(state: Path, bundle_path: Path | None, how: str, least: float) -> Offer
     return _offer(place, bundle)
 
 
-def take(state: Path, bundle_path: Path | None, fleet: Statistics, number: int) -> dict[str, Any]:
-    """Have the device go by the fleet's sums; what came of it, as of `FleetMerged`. number: of the device's last
-    difference that they have. Raises as `give`."""
-    device.hand_over(state, fleet, number)
+def take(state: Path, bundle_path: Path | None, fleet: Statistics, number: int, refused: str = "") -> dict[str, Any]:
+    """Have the device go by the fleet's sums; what came of it, as of `FleetMerged`. number, refused: see `hand_over`.
+    Raises as `give`."""
+    device.hand_over(state, fleet, number, refused)
     told = door.ask(state, {"do": "take up"})
     if told is None:
         it = open_alone(state, bundle_path)

@@ -45,9 +45,10 @@ def offer(
     return place
 
 
-def hand_over(directory: Path, fleet: Statistics, number: int) -> None:
-    """Put the fleet's sums where `take_up` finds them. number: of the device's last difference that they have."""
-    checked.write(directory / MERGED, arrays_of(fleet), {"number": number})
+def hand_over(directory: Path, fleet: Statistics, number: int, refused: str = "") -> None:
+    """Put the fleet's sums where `take_up` finds them. number: of the device's last difference that they have. refused:
+    digest of one that they will never have."""
+    checked.write(directory / MERGED, arrays_of(fleet), {"number": number, "refused": refused})
 
 
 def take_up(
@@ -61,10 +62,10 @@ def take_up(
     like = place.base
     try:
         arrays, values = checked.read(path, 2 * sum(array.nbytes for array in arrays_of(like).values()))
-        fleet, number = memory_like(arrays, like), int(values["number"])
+        fleet, number, refused = memory_like(arrays, like), int(values["number"]), str(values["refused"])
     except Exception as error:  # numpy, zipfile and json raise a dozen kinds
         raise StateError(f"expected a fleet's sums in {path}, but found none ({error}); send again") from error
-    place = members.confirmed(place, number)
+    place = members.withdrawn(members.confirmed(place, number), refused)
     verdict = guarded.adopt(members.merged(place, fleet, guarded.accepted), check)
     if verdict is None or verdict.accepted:
         # Both are there until what is learned is saved: a power cut leaves either the one or the other.

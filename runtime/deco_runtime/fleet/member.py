@@ -3,6 +3,7 @@
     settled     that it goes with what is learned, which may be older or newer
     offered     the difference to send, the same one again until it is confirmed
     confirmed   the server has it
+    withdrawn   it has refused it
     merged      the fleet's sums, and behind them what the device has learned since
 
 Each step is a pure function from a `Member` to the next; `kept` and `keep` have it on the disk. A difference is
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deco_runtime.errors import StateError
-from deco_runtime.fleet.sums import HOW, frames, minus, packed, plus, unpacked
+from deco_runtime.fleet.sums import HOW, digest, frames, minus, packed, plus, unpacked
 from deco_runtime.learning.arrays import Array, arrays_of, memory_like, whole
 from deco_runtime.learning.regression import Statistics, of_classes
 from deco_runtime.storage import checked
@@ -92,6 +93,14 @@ def confirmed(member: Member, number: int) -> Member:
         return member
     assert member.sent is not None
     return replace(member, number=number, base=plus(member.base, member.sent), sent=None)
+
+
+def withdrawn(member: Member, refused: str) -> Member:
+    """Without the difference under way, if that is the one of this digest: the server has refused it, so its frames are
+    sent with others, under the same number."""
+    if member.sent is None or digest(payload(member)) != refused:
+        return member
+    return replace(member, sent=None)
 
 
 def merged(member: Member, fleet: Statistics, now: Statistics) -> Statistics:

@@ -10,7 +10,6 @@ kept of them.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ import numpy as np
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet.member import LEAST
 from deco_runtime.fleet.sums import HOW, complaint, contradiction, frames, plus, unpacked
+from deco_runtime.fleet.sums import digest as sums_digest
 from deco_runtime.learning.arrays import Array, whole
 from deco_runtime.learning.guard import Guarded
 from deco_runtime.learning.regression import Doubles, Statistics
@@ -62,12 +62,14 @@ class Pool:
         self.places: dict[str, Place] = {}
         self.refused = 0
         self._careful = False  # the last round did harm that no difference did alone
+        self._last_turned_down: dict[str, str] = {}
         self._begin()
 
     def _begin(self) -> None:
         sums = self._learner.memory
         self._a, self._b = sums.a.astype(np.float64), sums.b.astype(np.float64)
         self._new: dict[str, Place] = {}
+        self._turned_down: dict[str, str] = {}
 
     @property
     def sums(self) -> Statistics:
@@ -88,6 +90,11 @@ class Pool:
         """Of a device's last difference that is part of the sums; 0 for none."""
         return self.places[name].number if name in self.places else 0
 
+    def turned_down(self, name: str) -> str:
+        """Digest of what this device offered in the round that ended last, where that was refused for what it is: it
+        may take these frames back, and offer them with others. "" for none."""
+        return self._last_turned_down.get(name, "")
+
     def offer(self, name: str, number: int, how: str, arrays: Mapping[str, Array], bundle: str) -> str | None:
         """Take in a device's difference. Why it is refused, as a clause; None where it was taken in, now or before.
 
@@ -105,7 +112,7 @@ class Pool:
         if how not in HOW:
             return "is sent in numbers that are not known"
         place = self._new.get(name) or self.places.get(name) or Place(0, "", 0.0)
-        digest = _digest(arrays)
+        digest = sums_digest(arrays)
         if (number, digest) == (place.number, place.digest):
             return None
         if name in self._new:
@@ -129,6 +136,8 @@ class Pool:
         if reason is None:
             self._a, self._b = a, b
             self._new[name] = Place(number, digest, round(place.frames + frames(sums), 1), int(time.time()))
+        else:
+            self._turned_down[name] = digest
         return reason
 
     def _harm(self, memory: Statistics) -> str | None:
@@ -152,7 +161,9 @@ class Pool:
         """End a round: its differences become part of the sums unless the guard says that the model made of them does
         harm; then none of them is confirmed, and in the next round each is looked at beside those before it. None where
         nothing was taken in."""
+        self._last_turned_down = self._turned_down
         if not self._new:
+            self._turned_down = {}
             return None
         guarded, new = self.guarded, self._new
         self._learner.memory = _single(self._a, self._b)
@@ -196,11 +207,3 @@ def _single(a: Doubles, b: Doubles) -> Statistics:
 def _place(values: Sequence[Any]) -> Place:
     number, digest, frames_of_all, at = values
     return Place(whole(number), str(digest), float(frames_of_all), whole(at))
-
-
-def _digest(arrays: Mapping[str, Array]) -> str:
-    """Of what was sent."""
-    of = hashlib.sha256()
-    for name in sorted(arrays):
-        of.update(name.encode() + b"\0" + np.ascontiguousarray(arrays[name]).tobytes())
-    return of.hexdigest()[:16]

@@ -5,12 +5,14 @@
     unpacked        what the other side makes of that
     complaint       why nobody should add this up
     contradiction   why its labels are not to be believed
+    digest          of what is sent, to know it again
 
 numpy only.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -134,6 +136,14 @@ def contradiction(sums: Statistics, w: Floats) -> str | None:
     if share < AGREE:
         return f"has labels of which {1 - share:.0%} contradict the labelled images"
     return None
+
+
+def digest(arrays: Mapping[str, Array]) -> str:
+    """Of what was sent, 16 letters."""
+    of = hashlib.sha256()
+    for name in sorted(arrays):
+        of.update(name.encode() + b"\0" + np.ascontiguousarray(arrays[name]).tobytes())
+    return of.hexdigest()[:16]
 
 
 def _per_frame(whole: Doubles, count: float) -> float:
