@@ -94,7 +94,8 @@ def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def no_torch_in_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No device has torch, and the training build of onnxruntime, where it finds it, takes seconds to import it."""
+    """No device has torch, and the training build of onnxruntime, where it finds it, takes seconds to import it. For
+    modules whose tests all start commands of the device: it holds to the end of the module."""
     place = tmp_path_factory.mktemp("site")
     (place / "sitecustomize.py").write_text("import sys\n\nsys.modules['torch'] = None\n", "utf-8")
     with pytest.MonkeyPatch.context() as patch:

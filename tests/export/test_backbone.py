@@ -174,7 +174,6 @@ def test_every_learner_learns_from_it(recipe: str, exported: tuple[Bundle, Expor
     assert np.isfinite(learner.predict(x)).all()
 
 
-@pytest.mark.usefixtures("no_torch_in_processes")
 @pytest.mark.parametrize("recipe", ["paper", "deco+"])
 def test_deco_run_learns_stops_and_goes_on(
     recipe: str, exported: tuple[Bundle, Exported], photos: Path, tmp_path: Path

@@ -19,7 +19,8 @@ np.ones(30 << 17)  # of 30 MiB: glibc keeps blocks of that size from here on
 blocks = [(np.ones(4 << 17), bytearray(10_000)) for _ in range(50)]
 between = [small for _, small in blocks]
 del blocks
-print(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0])
+status = Path("/proc/self/status").read_text()
+print(sum(int(status.split(name)[1].split()[0]) for name in ("RssAnon:", "VmSwap:")))
 """
 
 

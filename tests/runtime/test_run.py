@@ -255,7 +255,7 @@ def test_a_signal_stops_cleanly_and_quickly(number: signal.Signals, bundle_path:
         summary, _ = stop(process, number)
     assert summary["segments"] == 2
     state = learned(tmp_path / "s", bundle_path)
-    assert counts(state) == {"segments": 2, "since_retrain": 2, "retrains": 0, "dropped": 0}
+    assert counts(state) == {"segments": 2, "since_retrain": 2, "retrains": 0, "dropped": 0, "merges": 0}
     summary, _ = run(bundle_path, "--demo", "--state", f"{tmp_path}/s", "--max-segments", "1")
     assert summary["retrains"] == 1  # the one that was due
     run(bundle_path, "--demo", "--state", f"{tmp_path}/whole", "--max-segments", "3")

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-NICE = 10
-"""A thread of this gets a ninth of what one of 0 gets where both want a core, and is interrupted when that wakes up."""
+NICE = 5
+"""A thread of this gets a third of what one of 0 gets where both want a core, and is interrupted when that wakes up."""
 
 
 def give_way() -> None:
