@@ -117,7 +117,7 @@ def test_demo_learns_scores_and_reports(name: str, recipe: list[str], bundle_pat
     assert retrains[0]["accepted"]
     dropped = sum(not line["accepted"] for line in retrains)
     state = learned(tmp_path / "s", bundle_path, name)
-    assert counts(state) == {"segments": 13, "since_retrain": 1, "retrains": 6, "dropped": dropped}
+    assert counts(state) == {"segments": 13, "since_retrain": 1, "retrains": 6, "dropped": dropped, "merges": 0}
     assert state.position == 208
     assert not np.array_equal(state.arrays["model"], start_of(bundle_path, name).learner.model)
     assert summary["learned"] == events(tmp_path / "e", "score")[-1]["deployed"]
