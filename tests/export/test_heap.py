@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -27,9 +28,17 @@ print(sum(int(status.split(name)[1].split()[0]) for name in ("RssAnon:", "VmSwap
 def kept(asked: str) -> float:
     """MB of a process that has freed 200 of them, among blocks that are still used."""
     command = [sys.executable, "-c", PROGRAM, asked]
-    return int(subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout) / 1024
+    clean = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }  # what other tests set may tell malloc
+    done = subprocess.run(command, env=clean, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    return int(done.stdout) / 1024
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc's allocator")
 def test_what_is_freed_is_given_back() -> None:
-    assert kept("no") > 200 > 100 > kept("yes")
+    usual = kept("no")
+    if usual < 200:
+        pytest.skip(f"this allocator gives back all but {usual:.0f} MB by itself")
+    assert kept("yes") < 100
