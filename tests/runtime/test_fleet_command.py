@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -98,16 +98,6 @@ def places(state: Path) -> dict[str, Any]:
 
     found = learned.read(state) if state.exists() else None
     return dict(found.values["fleet"]) if found else {}
-
-
-def left_behind(of: Path) -> list[str]:
-    """Numbers of processes that deco-fleet has started for states below a folder, and that go on."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if f"FLWR_HOME={of}".encode() in place.read_bytes():
-                found.append(place.parent.name)
-    return found
 
 
 class Going:
