@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,16 @@ def places(state: Path) -> dict[str, Any]:
     return dict(found.values["fleet"]) if found else {}
 
 
+def left_behind(of: Path) -> list[str]:
+    """Numbers of processes that deco-fleet has started for states below a folder, and that go on."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"FLWR_HOME={of}".encode() in place.read_bytes():
+                found.append(place.parent.name)
+    return found
+
+
 class Going:
     """A command of deco-fleet that goes on, and what it says."""
 
@@ -178,6 +188,7 @@ def test_two_devices_learn_as_one_whoever_is_killed(bundle: Bundle, tmp_path: Pa
         status = fleet("status", "--state", server)
         for each in [serving, *devices]:
             each.stop()
+        until(lambda: not left_behind(tmp_path))
 
     a, b = total(bundle, offers)
     pool, passed_over = open_pool(bundle, "deco+", float(LEAST), server)

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from deco_runtime.errors import DecoError, StateError
 from deco_runtime.fleet.flower import FOLDER
+from deco_runtime.fleet.keeper import end_with_parent
 from deco_runtime.fleet.ledger import Ledger, clean
 from deco_runtime.fleet.pool import Pool
 from deco_runtime.fleet.serving import START, open_pool
@@ -45,6 +46,7 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Round after round, until `rounds` are done; 0 for ever."""
+    end_with_parent()  # Flower asks a server that was killed again and again, and would keep the state's lock
     config = context.run_config
     directory = Path(str(config["state"]))
     if (directory / FOLDER / START).read_text("utf-8") != config["start"]:
