@@ -13,8 +13,8 @@ import pytest
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet import client
 from deco_runtime.fleet import member as members
-from deco_runtime.fleet.sums import frames, plus
-from deco_runtime.learning.regression import Statistics
+from deco_runtime.fleet.sums import frames
+from deco_runtime.learning.regression import Statistics, together
 from deco_runtime.learning.voter import start
 from deco_runtime.page.board import Board
 from deco_runtime.running.control import Control
@@ -89,7 +89,7 @@ def test_a_run_gives_and_takes_through_its_socket(bundle: Bundle, state: Path) -
         again = client.give(state, None, "int8", LEAST)  # the same one until it is confirmed
         assert again.how == "fp32"
         np.testing.assert_array_equal(again.arrays["a"], offer.arrays["a"])
-        fleet = plus(begun, offered(offer))
+        fleet = together(begun, offered(offer))
         told = client.take(state, None, fleet, 1)
         assert told == {"frames": round(frames(fleet)), "refused": None}
         shown = board.told()["fleet"]
@@ -98,7 +98,7 @@ def test_a_run_gives_and_takes_through_its_socket(bundle: Bundle, state: Path) -
         following = client.give(state, None, "fp32", LEAST)
         assert following.number == 2
         np.testing.assert_allclose(
-            plus(fleet, offered(following)).a, run.guarded.accepted.a, rtol=0, atol=1e-5 * np.abs(fleet.a).max()
+            together(fleet, offered(following)).a, run.guarded.accepted.a, rtol=0, atol=1e-5 * np.abs(fleet.a).max()
         )
     board._fleet(happened.FleetMerged(999, "loses 9 images"))
     assert board.told()["fleet"] == {"frames": 999, "refused": "loses 9 images", "merged": shown["merged"]}
@@ -127,7 +127,7 @@ def test_whatever_a_server_sends_a_device_goes_on(bundle: Bundle, state: Path) -
         offer = client.give(state, None, "fp32", LEAST)
         place, model = members.kept(state, run.guarded.accepted, bundle.hash), run.learner.model
         assert place is not None
-        fleet = plus(start(bundle).statistics, offered(offer))
+        fleet = together(start(bundle).statistics, offered(offer))
         for sums in garbage(fleet):
             try:
                 told = client.take(state, None, sums, 1)

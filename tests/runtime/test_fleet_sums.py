@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deco_runtime.fleet.sums import HOW, complaint, contradiction, frames, minus, packed, plus, unpacked
-from deco_runtime.learning.regression import Statistics, add, solve, square, upper
+from deco_runtime.fleet.sums import HOW, complaint, contradiction, frames, minus, packed, unpacked
+from deco_runtime.learning.regression import Statistics, add, solve, square, together, upper
 from deco_runtime.types import Floats, Ints
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,7 +63,7 @@ def test_smaller_numbers_are_fewer_bytes() -> None:
 def test_sums_are_the_same_in_any_order(order: list[int]) -> None:
     found = KNOWN
     for seed in order:
-        found = plus(found, sums(seed))
+        found = together(found, sums(seed))
     expected = square(KNOWN) + sum(square(sums(seed)) for seed in range(5))
     np.testing.assert_allclose(square(found), expected, rtol=1e-5, atol=1e-4)
     back = minus(found, KNOWN)

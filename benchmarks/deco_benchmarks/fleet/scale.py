@@ -21,9 +21,9 @@ from typing import Any
 import click
 import numpy as np
 from deco_runtime.fleet import member as members
-from deco_runtime.fleet.sums import HOW, complaint, minus, packed, plus, unpacked
+from deco_runtime.fleet.sums import HOW, complaint, minus, packed, unpacked
 from deco_runtime.learning.arrays import Array
-from deco_runtime.learning.regression import Statistics
+from deco_runtime.learning.regression import Statistics, together
 from deco_runtime.types import Segment
 
 from deco_benchmarks.fleet import shared
@@ -200,7 +200,7 @@ def push(home: Home, count: int, how: str, seed: int, out: Path) -> None:
         "packed": _seconds(lambda: packed(half, how)),
         "unpacked": _seconds(lambda: unpacked(made[0], how, *start.b.shape)),
         "looked at": _seconds(lambda: complaint(half, start, 1)),
-        "judged alone": _seconds(lambda: pool._harm(plus(start, half))),
+        "judged alone": _seconds(lambda: pool._harm(together(start, half))),
     }
     shared.write(out, {"bundle": home.bundle.hash, "size": len(home.known.b) - 1, "how": how, "count": count,
                        "guard_images": home.bundle.guard_images, "refused": refused,

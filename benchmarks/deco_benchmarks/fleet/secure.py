@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 import numpy as np
-from deco_runtime.fleet.sums import frames, packed, plus, unpacked
-from deco_runtime.learning.regression import Doubles, Statistics, square, upper
+from deco_runtime.fleet.sums import frames, packed, unpacked
+from deco_runtime.learning.regression import Doubles, Statistics, square, together, upper
 from deco_runtime.types import Floats
 
 from deco_benchmarks.fleet import shared
@@ -42,7 +42,7 @@ def command(home: Home, devices: int, segments: int, cores: int, out: Path) -> N
     plain = [unpacked(arrays, "fp32", *home.known.b.shape) for arrays in each]
     total = plain[0]
     for other in plain[1:]:
-        total = plus(total, other)
+        total = together(total, other)
     found = from_parts(mean * devices, home.known, home.segment * segments)
     models, w = dict[str, Any](), dict[str, Floats]()
     for name, sums in (("plain", total), ("secure", found)):

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from deco_runtime.errors import StateError
-from deco_runtime.fleet.sums import HOW, digest, frames, minus, packed, plus, unpacked
+from deco_runtime.fleet.sums import HOW, digest, frames, minus, packed, unpacked
 from deco_runtime.learning.arrays import Array, arrays_of, memory_like, whole
-from deco_runtime.learning.regression import Statistics, of_classes
+from deco_runtime.learning.regression import Statistics, of_classes, together
 from deco_runtime.storage import checked
 
 FILE = "fleet.deco"
@@ -92,7 +92,7 @@ def confirmed(member: Member, number: int) -> Member:
     if number == member.number:
         return member
     assert member.sent is not None
-    return replace(member, number=number, base=plus(member.base, member.sent), sent=None)
+    return replace(member, number=number, base=together(member.base, member.sent), sent=None)
 
 
 def withdrawn(member: Member, refused: str) -> Member:
@@ -106,7 +106,7 @@ def withdrawn(member: Member, refused: str) -> Member:
 def merged(member: Member, fleet: Statistics, now: Statistics) -> Statistics:
     """The fleet's sums with those that the device has learned and the fleet lacks. now: the device's, which may have
     classes that people added there; these stay with the device."""
-    return plus(now, of_classes(minus(fleet, member.base), now.b.shape[1]))
+    return together(now, of_classes(minus(fleet, member.base), now.b.shape[1]))
 
 
 def took(member: Member, fleet: Statistics) -> Member:

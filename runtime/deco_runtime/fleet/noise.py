@@ -21,8 +21,8 @@ from math import erfc, exp, inf, isfinite, sqrt
 import numpy as np
 
 from deco_runtime.errors import UsageError
-from deco_runtime.fleet.sums import frames
-from deco_runtime.learning.regression import Doubles, Statistics, square, upper, within
+from deco_runtime.fleet.sums import per_frame
+from deco_runtime.learning.regression import Doubles, Statistics, upper, within
 from deco_runtime.types import Floats
 
 COUNT = 0.25
@@ -98,4 +98,4 @@ def of_means(b: Doubles, known: Statistics) -> Statistics:
 
 def usual(known: Statistics) -> float:
     """The length √E‖φ‖² of labelled images: a bound may be some of it, since the fleet has it anyway."""
-    return sqrt(float(np.trace(square(known)[:-1, :-1])) / max(frames(known), 1.0))
+    return sqrt(per_frame(known))

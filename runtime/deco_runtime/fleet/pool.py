@@ -20,11 +20,11 @@ import numpy as np
 
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet.member import LEAST
-from deco_runtime.fleet.sums import HOW, complaint, contradiction, frames, plus, unpacked
+from deco_runtime.fleet.sums import HOW, complaint, contradiction, frames, unpacked
 from deco_runtime.fleet.sums import digest as sums_digest
 from deco_runtime.learning.arrays import Array, whole
 from deco_runtime.learning.guard import Guarded
-from deco_runtime.learning.regression import Doubles, Statistics
+from deco_runtime.learning.regression import Doubles, Statistics, together
 from deco_runtime.learning.reports import Verdict
 from deco_runtime.learning.teachable import TeachableLearner
 from deco_runtime.storage import state as states
@@ -129,7 +129,7 @@ class Pool:
         except ValueError:
             return "does not fit the bundle"
         reason = complaint(sums, start, self._least) or contradiction(sums, self._learner.voter.w)
-        reason = reason or self._harm(plus(start, sums))
+        reason = reason or self._harm(together(start, sums))
         a, b = self._a + sums.a, self._b + sums.b
         if reason is None and self._careful:
             reason = self._verdict(_single(a, b))

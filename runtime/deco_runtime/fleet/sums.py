@@ -1,6 +1,6 @@
 """What leaves a device: the difference of its sums, A = Σ φφᵀ and B = Σ φtᵀ of frames that the fleet has not yet.
 
-    minus, plus     differences of `Statistics`, in float64
+    minus           the difference of two `Statistics`
     packed          as it is sent, in one of HOW
     unpacked        what the other side makes of that
     complaint       why nobody should add this up
@@ -33,17 +33,8 @@ _INT8 = 127
 
 
 def minus(one: Statistics, other: Statistics) -> Statistics:
-    """The frames of one without those of the other, both float32."""
-    a = one.a.astype(np.float64) - other.a
-    b = one.b.astype(np.float64) - other.b
-    return Statistics(a.astype(np.float32), b.astype(np.float32))
-
-
-def plus(one: Statistics, other: Statistics) -> Statistics:
-    """Of the frames of both, both float32."""
-    a = one.a.astype(np.float64) + other.a
-    b = one.b.astype(np.float64) + other.b
-    return Statistics(a.astype(np.float32), b.astype(np.float32))
+    """The frames of one without those of the other; `regression.together` is the way back."""
+    return Statistics(one.a - other.a, one.b - other.b)
 
 
 def frames(sums: Statistics) -> float:
@@ -116,9 +107,9 @@ def complaint(sums: Statistics, known: Statistics, least: float) -> str | None:
         return "has shares of classes larger than its frames"
     if (np.abs(whole[:, -1] - sums.b.sum(axis=1, dtype=np.float64)) > slack * root[-1]).any():
         return "has frames that are of no class"
-    usual = _per_frame(square(known), frames(known))
-    if _per_frame(whole, total) > LARGEST * usual:
-        return f"is of values {_per_frame(whole, total) / usual:.0f} times as large as labelled images have"
+    times = per_frame(sums) / per_frame(known)
+    if times > LARGEST:
+        return f"is of values {times:.0f} times as large as labelled images have"
     return None
 
 
@@ -146,9 +137,11 @@ def digest(arrays: Mapping[str, Array]) -> str:
     return of.hexdigest()[:16]
 
 
-def _per_frame(whole: Doubles, count: float) -> float:
-    """Mean of ‖φ‖² of so many frames, the constant left out."""
-    return float(np.trace(whole[:-1, :-1])) / max(count, TINY)
+def per_frame(sums: Statistics) -> float:
+    """Mean of ‖φ‖² of the frames, the constant left out."""
+    size = len(sums.b)
+    diagonal = sums.a[np.cumsum([0, *range(size, 1, -1)])]  # each row of the triangle begins with it
+    return float(diagonal[:-1].sum(dtype=np.float64)) / max(frames(sums), TINY)
 
 
 def _most(diagonal: Array, n: Array) -> tuple[Doubles, Doubles]:
