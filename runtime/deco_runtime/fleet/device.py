@@ -17,7 +17,6 @@ from deco_runtime.learning.arrays import arrays_of, memory_like
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.regression import Statistics, of_classes
 from deco_runtime.learning.reports import Verdict
-from deco_runtime.learning.teachable import TeachableLearner
 from deco_runtime.storage import checked
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Check
@@ -83,13 +82,7 @@ def _own(guarded: Unguarded) -> Statistics:
 
 
 def _place(directory: Path, guarded: Unguarded, bundle: Bundle) -> Member:
-    learner = guarded.learner
-    if not isinstance(learner, TeachableLearner):
-        raise UsageError(
-            f"expected a recipe whose devices can be added up, deco+ or slda, but found {learner.recipe.name!r}; "
-            "choose one of these"
-        )
-    start = learner.start.statistics
+    start = members.of_sums(guarded.learner).start.statistics
     return _settled(members.kept(directory, start, bundle.hash) or members.joins(start), guarded)
 
 

@@ -18,10 +18,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deco_runtime.errors import StateError
+from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet.sums import HOW, digest, frames, minus, packed, unpacked
 from deco_runtime.learning.arrays import Array, arrays_of, memory_like, whole
+from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.regression import Statistics, of_classes, together
+from deco_runtime.learning.teachable import TeachableLearner
 from deco_runtime.storage import checked
 
 FILE = "fleet.deco"
@@ -45,6 +47,16 @@ class Member:
     how: str
     merges: int
     segments: int
+
+
+def of_sums(learner: Learner) -> TeachableLearner:
+    """The learner. Raises UsageError for one whose learning is not made of sums."""
+    if not isinstance(learner, TeachableLearner):
+        raise UsageError(
+            f"expected a recipe whose devices can be added up, deco+ or slda, but found {learner.recipe.name!r}; "
+            "choose one of these"
+        )
+    return learner
 
 
 def joins(start: Statistics) -> Member:

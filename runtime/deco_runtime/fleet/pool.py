@@ -18,15 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from deco_runtime.errors import StateError, UsageError
-from deco_runtime.fleet.member import LEAST
+from deco_runtime.errors import StateError
+from deco_runtime.fleet.member import LEAST, of_sums
 from deco_runtime.fleet.sums import HOW, complaint, contradiction, frames, unpacked
 from deco_runtime.fleet.sums import digest as sums_digest
 from deco_runtime.learning.arrays import Array, whole
 from deco_runtime.learning.guard import Guarded
 from deco_runtime.learning.regression import Doubles, Statistics, together
 from deco_runtime.learning.reports import Verdict
-from deco_runtime.learning.teachable import TeachableLearner
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Floats
@@ -53,15 +52,11 @@ class Pool:
 
     def __init__(self, bundle: Bundle, guarded: Guarded, least: float = LEAST) -> None:
         """least: frames that a difference must be of."""
-        if not isinstance(guarded.learner, TeachableLearner):
-            raise UsageError(
-                f"expected a recipe whose devices can be added up, deco+ or slda, but found "
-                f"{guarded.learner.recipe.name!r}; choose one of these"
-            )
-        self._bundle, self.guarded, self._learner, self._least = bundle, guarded, guarded.learner, least
+        self._bundle, self.guarded, self._learner, self._least = bundle, guarded, of_sums(guarded.learner), least
         self.places: dict[str, Place] = {}
         self.refused = 0
         self._careful = False  # the last round did harm that no difference did alone
+        self._turned_down: dict[str, str] = {}  # digests, in this round and in the last
         self._last_turned_down: dict[str, str] = {}
         self._begin()
 
@@ -69,7 +64,6 @@ class Pool:
         sums = self._learner.memory
         self._a, self._b = sums.a.astype(np.float64), sums.b.astype(np.float64)
         self._new: dict[str, Place] = {}
-        self._turned_down: dict[str, str] = {}
 
     @property
     def sums(self) -> Statistics:
@@ -161,9 +155,8 @@ class Pool:
         """End a round: its differences become part of the sums unless the guard says that the model made of them does
         harm; then none of them is confirmed, and in the next round each is looked at beside those before it. None where
         nothing was taken in."""
-        self._last_turned_down = self._turned_down
+        self._last_turned_down, self._turned_down = self._turned_down, {}
         if not self._new:
-            self._turned_down = {}
             return None
         guarded, new = self.guarded, self._new
         self._learner.memory = _single(self._a, self._b)

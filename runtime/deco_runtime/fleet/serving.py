@@ -16,18 +16,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import UsageError
 from deco_runtime.fleet import flower
 from deco_runtime.fleet.flower import Tls
 from deco_runtime.fleet.keeper import LOG, going, kept_going, last_words, said
 from deco_runtime.fleet.pool import Pool
 from deco_runtime.fleet.told import DONE, Hearer
-from deco_runtime.learning import registry
-from deco_runtime.learning.guard import Guarded
-from deco_runtime.running.assemble import open_guard
+from deco_runtime.running.assemble import open_fresh
 from deco_runtime.storage.bundle import Bundle
 
 START = "start"
@@ -64,12 +59,7 @@ def open_pool(bundle: Bundle, recipe: str, least: float, directory: Path) -> tup
     recipe: "" for the bundle's own. Raises UsageError for one whose learning is not made of sums, BundleError where the
     bundle has no such recipe, StateError where what is in the directory cannot be used.
     """
-    kind = registry.learner(recipe or bundle.recipe.name)
-    engine = open_engine(bundle, "auto")
-    kind.check_engine(bundle, engine, kind.RECIPE)
-    guarded, _ = open_guard(bundle, kind.open(bundle, engine, kind.RECIPE, np.random.default_rng(0)))
-    assert isinstance(guarded, Guarded)
-    pool = Pool(bundle, guarded, least)
+    pool = Pool(bundle, open_fresh(bundle, recipe or bundle.recipe.name), least)
     return pool, pool.load(directory)
 
 

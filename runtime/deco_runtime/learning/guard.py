@@ -263,12 +263,8 @@ class Guarded(Unguarded):
             return "is not finite"
         if self._labelled is None:
             return None
-        if self._frozen_logits is None:
-            self._frozen_logits = self._labelled.logits(self._frozen, check)
-        right, before = (
-            logits.argmax(axis=1) == self._labelled.labels
-            for logits in (self._labelled.logits(model, check), self._frozen_logits)
-        )
+        answers = self._labelled.logits(model, check), self._reference(self._labelled, check)
+        right, before = (logits.argmax(axis=1) == self._labelled.labels for logits in answers)
         return on_labelled(right, before, before, self._labelled, {})
 
     def judge(self, model: Floats, check: Check = lambda: None, accepted: Floats | None = None) -> Verdict:
@@ -284,9 +280,7 @@ class Guarded(Unguarded):
         new, old = (self.learner.evaluate_memory(each, memory, check) for each in (model, accepted))
         images = reference = None
         if self._labelled is not None:
-            if self._frozen_logits is None:
-                self._frozen_logits = self._labelled.logits(self._frozen, check)
-            images, reference = self._labelled.logits(model, check), self._frozen_logits
+            images, reference = self._labelled.logits(model, check), self._reference(self._labelled, check)
         elif new is not None and old is not None:
             images, reference = new[0], old[0]
         if images is None or reference is None:
@@ -310,6 +304,12 @@ class Guarded(Unguarded):
             reasons.append(on_buffer(new[0], old[0], new[1], scores))
         reasons.append(collapsed(images, reference, scores))
         return Verdict(next((reason for reason in reasons if reason), None), scores, best)
+
+    def _reference(self, labelled: Labelled, check: Check) -> Floats:
+        """Logits (g, K) of the model to compare with, for these guard images."""
+        if self._frozen_logits is None:
+            self._frozen_logits = labelled.logits(self._frozen, check)
+        return self._frozen_logits
 
     def _settle(self, verdict: Verdict) -> None:
         """Take note of a verdict; a rejected memory gives way to that of the last accepted update.

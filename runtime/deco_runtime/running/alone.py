@@ -6,13 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import BundleError, StateError
-from deco_runtime.learning import registry
 from deco_runtime.learning.guard import Unguarded
-from deco_runtime.running.assemble import open_guard
+from deco_runtime.running.assemble import open_fresh
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.story import learned
@@ -58,9 +54,6 @@ def open_alone(directory: Path, bundle_path: Path | None) -> Alone:
     found = None
     with suppress(StateError):  # `load` says what is wrong with it
         found = learned.read(directory)
-    kind = registry.learner(found.recipe if found else bundle.recipe.name)
-    engine = open_engine(bundle, "auto")
-    kind.check_engine(bundle, engine, kind.RECIPE)
-    guarded, _ = open_guard(bundle, kind.open(bundle, engine, kind.RECIPE, np.random.default_rng(0)))
+    guarded = open_fresh(bundle, found.recipe if found else bundle.recipe.name)
     restored, _ = states.load(directory, bundle, guarded)
     return Alone(directory, bundle, guarded, restored)

@@ -216,6 +216,16 @@ def _faster(
     return engine
 
 
+def open_fresh(bundle: Bundle, recipe: str) -> Guarded:
+    """A guarded learner of this recipe as it is, that starts from what the bundle holds, on the preferred engine.
+
+    Raises UsageError for a recipe that nobody knows, BundleError where the bundle lacks what it needs.
+    """
+    kind, engine = registry.learner(recipe), open_engine(bundle, "auto")
+    kind.check_engine(bundle, engine, kind.RECIPE)
+    return open_guard(bundle, kind.open(bundle, engine, kind.RECIPE, np.random.default_rng(0)))[0]
+
+
 def open_guard(bundle: Bundle, learner: Learner) -> tuple[Guarded, str | None]:
     """A new learner with its updates guarded by the bundle's held-out images; and a sentence where it has none."""
     labelled = note = None
