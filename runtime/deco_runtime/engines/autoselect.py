@@ -34,6 +34,10 @@ LIMIT_S = 120.0
 """Longest silence of a timed engine; a board may take half a minute to load one."""
 
 
+Choice = tuple[str, "str | None"]
+"""The engine to take, and a sentence about it, None where there was nothing to choose from."""
+
+
 def fastest(
     bundle: Bundle,
     directory: Path,
@@ -41,23 +45,31 @@ def fastest(
     precision: str = "fp32",
     engine: str = "auto",
     check: Callable[[], None] | None = None,
-) -> tuple[str, str | None]:
-    """The engine of this precision to take for the bundle, and a sentence about the choice, None where there was none.
-    engine: "auto", or portable, which has only its providers to choose from. check: called several times a second;
-    what it raises ends the timing.
+) -> Choice:
+    """The engine of this precision to take for the bundle. engine: "auto", or portable, which has only its providers to
+    choose from. check: called several times a second; what it raises ends the timing.
 
     Each usable engine, and portable on each provider that is offered, computes the `graph` that the learner spends its
     time in, in a process of its own; one that dies, hangs or is off its golden values is not taken. The times are kept
     in the state `directory`, and taken again for other hardware, runtimes, bundles or graphs only.
     """
+    if (choice := kept(bundle, directory, graph, precision, engine)) is not None:
+        return choice
+    times = {name: _seconds(bundle.path, name, graph, check) for name in _usable(bundle, precision, engine)}
+    _write(directory / FILE, {"machine": _machine(bundle.hash, graph), "seconds": times})
+    return _choice(times, engine, graph)
+
+
+def kept(bundle: Bundle, directory: Path, graph: str, precision: str = "fp32", engine: str = "auto") -> Choice | None:
+    """What `fastest` gives without taking times; None where it has to."""
     usable = _usable(bundle, precision, engine)
     if len(usable) < 2:
         return engine, None
-    machine = _machine(bundle.hash, graph)
-    times = _read(directory / FILE, machine, usable)
-    if times is None:
-        times = {name: _seconds(bundle.path, name, graph, check) for name in usable}
-        _write(directory / FILE, {"machine": machine, "seconds": times})
+    times = _read(directory / FILE, _machine(bundle.hash, graph), usable)
+    return None if times is None else _choice(times, engine, graph)
+
+
+def _choice(times: dict[str, float | None], engine: str, graph: str) -> Choice:
     found = {name: seconds for name, seconds in times.items() if seconds is not None}
     if not found:
         return engine, None
@@ -65,12 +77,6 @@ def fastest(
     told = ", ".join(f"{name} {1e3 * s:.3g} ms" if s is not None else f"{name} fails" for name, s in times.items())
     option = "--engine" if engine == "auto" else "--provider"
     return best, f"{option} auto takes {best}; the {graph.replace('_', ' ')} of {IMAGES} images takes {told}"
-
-
-def timed(bundle: Bundle, directory: Path, graph: str, precision: str = "fp32", engine: str = "auto") -> bool:
-    """Whether `fastest` knows without taking times."""
-    usable = _usable(bundle, precision, engine)
-    return len(usable) < 2 or _read(directory / FILE, _machine(bundle.hash, graph), usable) is not None
 
 
 def _usable(bundle: Bundle, precision: str, engine: str) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from deco_runtime import sources
 from deco_runtime.engine import REPRESENTATION, TRUNK, Engine
-from deco_runtime.engines.autoselect import fastest, timed
+from deco_runtime.engines.autoselect import Choice, fastest, kept
 from deco_runtime.engines.golden import golden_check
 from deco_runtime.engines.providers import PORTABLE, left_to_the_cpu, on, to_build
 from deco_runtime.engines.providers import prepare as prepare_engine
@@ -108,9 +108,9 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     free = options.provider == "auto" and name in ("auto", PORTABLE)
     which, choose = (bundle, directory, kind.GRAPH, options.precision, name), None
     if free and not options.no_learn:  # predictions alone are not worth the seconds of a timing
-        if timed(*which):
-            name, choice = fastest(*which)
-        else:  # the first frame does not wait for that
+        if (before := kept(*which)) is not None:
+            name, choice = before
+        else:  # the first frame does not wait for the times
             choose = partial(fastest, *which)
     engine = open_engine(bundle, name, options.precision, directory)
     kind.check_engine(bundle, engine, recipe)
@@ -118,19 +118,7 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     bus.add(Notifier())
     if choice:
         bus.emit(Said(choice))
-    graphs = (kind.GRAPH,) if kind.GRAPH == REPRESENTATION else (TRUNK, "predict", kind.GRAPH)
-    with patience(bus, to_build(engine, graphs)):
-        without = prepare_engine(engine, graphs)
-        check = partial(golden_check, bundle, engine, kind.GRAPH)
-        # Which opens the learner's graph: beside a camera its threads give way, but not those of predictions.
-        apart = kind.GRAPH != REPRESENTATION and sources.are_live(given)
-        complaint = giving_way(check) if apart else check()
-    if without is not None:
-        bus.emit(Said(without, "note"))
-    if complaint is not None:
-        raise BundleError(complaint)
-    if left := left_to_the_cpu(engine):
-        bus.emit(Said(left[0], "warning" if left[1] else "note"))
+    _make_ready(bundle, engine, kind, bus, live=sources.are_live(given))
     for words in filter(None, (unwritable, unlocked)):
         bus.emit(Said(words, "warning"))
     bus.add(EventLog(options.events))  # behind those words, since it may say that it cannot be written
@@ -188,8 +176,27 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     return run, behind
 
 
+def _make_ready(bundle: Bundle, engine: Engine, kind: type[Learner], bus: Bus, live: bool) -> None:
+    """Have an engine build what a learner of this kind needs, check it, and tell what it leaves to the CPU.
+
+    live: a camera's frames are to be predicted meanwhile. Raises BundleError where it computes something else.
+    """
+    graphs = (kind.GRAPH,) if kind.GRAPH == REPRESENTATION else (TRUNK, "predict", kind.GRAPH)
+    with patience(bus, to_build(engine, graphs)):
+        without = prepare_engine(engine, graphs)
+        check = partial(golden_check, bundle, engine, kind.GRAPH)
+        # Which opens the learner's graph: beside a camera its threads give way, but not those of predictions.
+        complaint = giving_way(check) if live and kind.GRAPH != REPRESENTATION else check()
+    if without is not None:
+        bus.emit(Said(without, "note"))
+    if complaint is not None:
+        raise BundleError(complaint)
+    if left := left_to_the_cpu(engine):
+        bus.emit(Said(left[0], "warning" if left[1] else "note"))
+
+
 def _faster(
-    choose: Callable[..., tuple[str, str | None]],
+    choose: Callable[..., Choice],
     bundle: Bundle,
     directory: Path,
     kind: type[Learner],
@@ -208,8 +215,7 @@ def _faster(
     try:
         engine = open_engine(bundle, name, precision, directory)
         kind.check_engine(bundle, engine, recipe)
-        if (complaint := golden_check(bundle, engine, kind.GRAPH)) is not None:
-            raise BundleError(complaint)
+        _make_ready(bundle, engine, kind, bus, live=False)  # in the learner's thread, which gives way itself
     except DecoError as error:
         bus.emit(Said(f"goes on with {now.name}: {error}", "warning"))
         return now
