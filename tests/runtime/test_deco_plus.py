@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,18 +24,13 @@ from deco_runtime.learning.voter import start as starts_with
 from deco_runtime.preprocess import normalise
 from deco_runtime.running.assemble import open_guard
 from deco_runtime.running.scoring import normalised
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Bools, Floats, Ints, Observed, Segment
 from fake_engine import LinearEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 RECIPE = DecoPlus.RECIPE
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
 
 
 @pytest.fixture

@@ -24,26 +24,12 @@ from deco_runtime.running import door
 from deco_runtime.running.assemble import Options, prepare
 from deco_runtime.running.door import SOCKET, Door, ask
 from deco_runtime.running.loop import Run
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.storage.state import CURRENT
 from deco_runtime.telemetry.bus import Bus
 from deco_runtime.telemetry.happenings import Said
 from drawn import boxes
 from sentences import one_sentence
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A state directory of a short name, as a socket needs it."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="deco-") as name:
-        yield Path(name) / "state"
 
 
 @contextmanager

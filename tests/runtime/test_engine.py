@@ -33,11 +33,6 @@ RUNTIME = Path(deco_runtime.__file__).parents[1]
 HAS_TRAINING = util.find_spec("onnxruntime.training") is not None
 
 
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
-
-
 def inputs(bundle: Bundle, n: int) -> dict[str, Floats]:
     """x, t, u of n images; weights t are not one-hot and do not sum to 1."""
     rng = np.random.default_rng(n)

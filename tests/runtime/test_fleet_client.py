@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from deco_runtime.running.control import Control
 from deco_runtime.running.loop import Run
 from deco_runtime.running.recent import Recent
 from deco_runtime.running.scoring import normalised
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.telemetry import happenings as happened
 from deco_runtime.telemetry.bus import Hears, Listener
 from deco_runtime.types import Segment
@@ -29,18 +27,6 @@ from sentences import one_sentence
 from test_door import going
 
 LEAST = 10.0
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
-
-
-@pytest.fixture
-def state() -> Iterator[Path]:
-    """A state directory of a short name, as a socket needs it."""
-    with tempfile.TemporaryDirectory(prefix="deco-") as name:
-        yield Path(name) / "state"
 
 
 class Heard(Listener):
@@ -73,29 +59,29 @@ def offered(offer: client.Offer) -> Statistics:
     return Statistics(offer.arrays["a"], offer.arrays["b"])
 
 
-def test_a_run_gives_and_takes_through_its_socket(bundle: Bundle, state: Path) -> None:
+def test_a_run_gives_and_takes_through_its_socket(bundle: Bundle, place: Path) -> None:
     begun = start(bundle).statistics
-    with going(bundle, state) as run:
-        heard, board = Heard(), Board(Control(run, state, Recent()), "a run")
+    with going(bundle, place) as run:
+        heard, board = Heard(), Board(Control(run, place, Recent()), "a run")
         run.bus.add(heard)
         run.bus.add(board)
-        nothing = client.give(state, None, "fp32", LEAST)
+        nothing = client.give(place, None, "fp32", LEAST)
         assert (nothing.number, dict(nothing.arrays)) == (0, {})
         learn(run, 3)
-        offer = client.give(state, None, "fp32", LEAST)
+        offer = client.give(place, None, "fp32", LEAST)
         assert (offer.name, offer.number, offer.bundle) == (nothing.name, 1, bundle.hash)
         assert frames(offered(offer)) == pytest.approx(60, abs=1)
         learn(run, 1)
-        again = client.give(state, None, "int8", LEAST)  # the same one until it is confirmed
+        again = client.give(place, None, "int8", LEAST)  # the same one until it is confirmed
         assert again.how == "fp32"
         np.testing.assert_array_equal(again.arrays["a"], offer.arrays["a"])
         fleet = together(begun, offered(offer))
-        told = client.take(state, None, fleet, 1)
+        told = client.take(place, None, fleet, 1)
         assert told == {"frames": round(frames(fleet)), "refused": None}
         shown = board.told()["fleet"]
         assert shown == {**told, "merged": pytest.approx(time.time(), abs=60)}
-        assert client.give(state, None, "fp32", 1000).number == 1
-        following = client.give(state, None, "fp32", LEAST)
+        assert client.give(place, None, "fp32", 1000).number == 1
+        following = client.give(place, None, "fp32", LEAST)
         assert following.number == 2
         np.testing.assert_allclose(
             together(fleet, offered(following)).a, run.guarded.accepted.a, rtol=0, atol=1e-5 * np.abs(fleet.a).max()
@@ -120,27 +106,27 @@ def garbage(good: Statistics) -> list[Any]:
     ]
 
 
-def test_whatever_a_server_sends_a_device_goes_on(bundle: Bundle, state: Path) -> None:
-    with going(bundle, state) as run:
+def test_whatever_a_server_sends_a_device_goes_on(bundle: Bundle, place: Path) -> None:
+    with going(bundle, place) as run:
         learn(run, 3)
-        assert not client.give(state, None, "fp32", float("nan")).arrays
-        offer = client.give(state, None, "fp32", LEAST)
-        place, model = members.kept(state, run.guarded.accepted, bundle.hash), run.learner.model
-        assert place is not None
+        assert not client.give(place, None, "fp32", float("nan")).arrays
+        offer = client.give(place, None, "fp32", LEAST)
+        kept, model = members.kept(place, run.guarded.accepted, bundle.hash), run.learner.model
+        assert kept is not None
         fleet = together(start(bundle).statistics, offered(offer))
         for sums in garbage(fleet):
             try:
-                told = client.take(state, None, sums, 1)
+                told = client.take(place, None, sums, 1)
             except StateError as error:
                 one_sentence(str(error))
             else:
                 assert told["refused"] is not None, sums
         for number in (2, -1):
             with pytest.raises(StateError, match="to join anew"):
-                client.take(state, None, fleet, number)
+                client.take(place, None, fleet, number)
         for how in ("fp8", "", "int8\n"):
             with pytest.raises(UsageError, match="expected numbers of fp32, fp16, int8"):
-                client.give(state, None, how, LEAST)
+                client.give(place, None, how, LEAST)
         assert run.learner.model is model
-        assert client.give(state, None, "fp32", LEAST).number in (1, 2)
-        assert client.take(state, None, fleet, 1)["refused"] is None
+        assert client.give(place, None, "fp32", LEAST).number in (1, 2)
+        assert client.take(place, None, fleet, 1)["refused"] is None

@@ -22,7 +22,7 @@ from deco_runtime.fleet import member as members
 from deco_runtime.fleet.member import Member
 from deco_runtime.fleet.serving import open_pool
 from deco_runtime.learning.voter import start
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from fleet_keys import device_key, server_keys
 from mjpeg_server import mjpeg_server
 from processes import started, wait_for
@@ -46,11 +46,6 @@ def fleet(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
     assert "Traceback" not in done.stderr, done.stderr
     return done
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
 
 
 @contextmanager

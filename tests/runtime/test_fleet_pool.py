@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from deco_runtime.engine import Engine
-from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet import device
 from deco_runtime.fleet import member as members
@@ -27,7 +26,7 @@ from deco_runtime.learning.taught import MOST_BYTES
 from deco_runtime.running.control import observed_in, taught
 from deco_runtime.running.scoring import normalised
 from deco_runtime.storage import state as states
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.storage.state import LearnedState
 from deco_runtime.storage.untrusted import ALWAYS_FINE
 from deco_runtime.types import Segment
@@ -36,16 +35,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 LEAST = 10.0
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
-
-
-@pytest.fixture(scope="module")
-def runs_on(bundle: Bundle) -> Engine:
-    return open_engine(bundle, "portable")
 
 
 @pytest.fixture(scope="module")

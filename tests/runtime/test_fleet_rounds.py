@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,11 @@ from deco_runtime.fleet._server_app import GIVE, Rounds
 from deco_runtime.fleet.ledger import Ledger
 from deco_runtime.fleet.serving import open_pool
 from deco_runtime.fleet.status import lines
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from test_door import going
 from test_fleet_client import LEAST, learn
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
-
-
-@pytest.fixture
-def state() -> Iterator[Path]:
-    """A state directory of a short name, as a socket needs it."""
-    with tempfile.TemporaryDirectory(prefix="deco-") as name:
-        yield Path(name) / "state"
-
 
 Content = RecordDict | Error | None
 
@@ -72,14 +58,14 @@ def offer(values: dict[str, Any], arrays: dict[str, Array]) -> RecordDict:
 
 
 def test_whatever_devices_answer_a_round_ends(
-    bundle: Bundle, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what a good one sends is added."""
     for name in ("_run_id", "_node_id", "_task_id"):  # as Flower sets them for the process of a task
         monkeypatch.setattr(TaskIdentity, name, 1)
-    with going(bundle, state) as run:
+    with going(bundle, place) as run:
         learn(run, 3)
-        it = client.give(state, None, "fp32", LEAST)
+        it = client.give(place, None, "fp32", LEAST)
     good = {"name": it.name, "number": it.number, "how": it.how, "bundle": it.bundle}
     arrays = {name: Array(array) for name, array in it.arrays.items()}
     junk = Array("float32", (3,), "numpy.ndarray", b"junk")

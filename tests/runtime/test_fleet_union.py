@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from deco_runtime.engine import Engine
-from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import UsageError
 from deco_runtime.fleet.union import complaint, condense
 from deco_runtime.learning import registry
@@ -18,20 +16,10 @@ from deco_runtime.learning.guard import Guarded
 from deco_runtime.learning.hyperparameters import Hyperparameters
 from deco_runtime.running.assemble import open_guard
 from deco_runtime.running.control import observed_in
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Floats
 
 RECIPE = Hyperparameters(iterations=2, retrain_epochs=2)
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
-
-
-@pytest.fixture(scope="module")
-def runs_on(bundle: Bundle) -> Engine:
-    return open_engine(bundle, "portable")
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from deco_runtime.errors import StateError
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.running.autosave import DAY_S, LONG_ENOUGH_S, Saver, per_day
 from deco_runtime.running.resume import Place
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.storage.state import CURRENT, PREVIOUS, LearnedState, save
 from deco_runtime.storage.state import load as load_like
 from deco_runtime.telemetry.bus import Bus
@@ -34,11 +34,6 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(deco_runtime.__file__).paren
 QUICK = [
     word for s in ("segment=16", "retrain_interval=2", "retrain_epochs=2", "iterations=1") for word in ("--set", s)
 ]
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
 
 
 def command(bundle: Path, state: Path, *more: str) -> list[str]:

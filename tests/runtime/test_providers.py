@@ -17,16 +17,11 @@ from deco_runtime.engines.golden import compare, golden_check, read_golden
 from deco_runtime.engines.portable import files
 from deco_runtime.engines.registry import by_preference, open_engine
 from deco_runtime.errors import RuntimeMissingError, UsageError
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from test_cli_errors import FEW, deco_run, refused
 
 HERE = list(providers.offered())
 ABSENT = next(name for name in ("cann", "armnn") if name not in HERE)
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
 
 
 def test_what_is_offered_is_what_onnxruntime_says() -> None:

@@ -40,11 +40,6 @@ KINDS = [pytest.param(kind, id=name) for name, kind in LEARNERS.items()]
 TEXTS = ("NAME", "TITLE", "ABOUT", "GRAPH")
 
 
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
-
-
 def test_every_file_with_a_learner_is_found_and_nothing_else() -> None:
     folder = Path(next(iter(learning.__path__)))
     files = [file.stem for file in folder.glob("*.py") if "\nLEARNER = " in file.read_text("utf-8")]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from deco_runtime.engine import Engine
-from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.learning.deco import Deco
 from deco_runtime.learning.guard import Guarded, Unguarded
@@ -22,7 +21,7 @@ from deco_runtime.learning.taught import Taught, few_of
 from deco_runtime.learning.vote import pseudo_label
 from deco_runtime.running.control import observed_in, taught, undone
 from deco_runtime.running.scoring import normalised
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.storage.state import LearnedState, load, save
 from deco_runtime.types import Ints, Observed, Segment
 from drawn import boxes
@@ -30,16 +29,6 @@ from sentences import one_sentence
 
 RECIPE = Hyperparameters(iterations=1, retrain_epochs=30, retrain_interval=1)
 USUAL = Hyperparameters()
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
-
-
-@pytest.fixture(scope="module")
-def runs_on(bundle: Bundle) -> Engine:
-    return open_engine(bundle, "portable")
 
 
 def opened(bundle: Bundle, engine: Engine, recipe: Hyperparameters = RECIPE) -> Deco:

@@ -26,7 +26,7 @@ from deco_runtime.running import assemble
 from deco_runtime.running.assemble import Options, prepare
 from deco_runtime.running.stream import Stream
 from deco_runtime.sources import _playback
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.types import Floats, Frame, Segment
 
 SEGMENTS, SIZE = 4, 16
@@ -50,11 +50,6 @@ class Counting:
             return call(*arguments)
 
         return counted
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
 
 
 def run(bundle: Bundle, state: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Counting, dict]:

@@ -23,7 +23,7 @@ from deco_runtime.learning.guard import Guarded, Kept, Unguarded
 from deco_runtime.learning.harm import Labelled
 from deco_runtime.learning.learner import COUNTS
 from deco_runtime.storage import state as states
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.storage.state import CURRENT, PREVIOUS, SCHEMA, LearnedState, hold, save
 from deco_runtime.storage.state import load as load_like
 from fake_engine import fresh
@@ -32,11 +32,6 @@ from hypothesis import strategies as st
 
 every_recipe = pytest.mark.parametrize("recipe", registry.names())
 on_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
 
 
 def guarded(bundle: Bundle, recipe: str = "paper") -> Guarded:

@@ -27,7 +27,7 @@ from deco_runtime.running.assemble import open_guard
 from deco_runtime.running.control import observed_in
 from deco_runtime.running.door import SOCKET
 from deco_runtime.storage import state as states
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.storage.state import CURRENT
 from deco_runtime.types import Pixels
 from drawn import box, boxes, folder_of
@@ -37,11 +37,6 @@ from processes import events, here, started, wait_for
 PROGRAM = "import sys; sys.modules['torch'] = None; from deco_runtime.commands.run import main; main()"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(deco_runtime.__file__).parents[1]), "COLUMNS": "120"}
 ENVIRONMENT.pop("http_proxy", None)  # FFmpeg would ask it for the loopback server
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from deco_runtime.engine import Engine
-from deco_runtime.engines.registry import open_engine
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.learning import guard as guards
 from deco_runtime.learning import registry
@@ -24,23 +23,13 @@ from deco_runtime.learning.voter import start as starts_with
 from deco_runtime.running.control import observed_in, taught, undone
 from deco_runtime.running.scoring import normalised
 from deco_runtime.storage import state as states
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.storage.state import LearnedState, load, save
 from deco_runtime.types import Ints, Observed, Segment
 from drawn import boxes, crosses
 
 TEACHABLE = ("deco+", "slda")
 SEED = 0
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
-
-
-@pytest.fixture(scope="module")
-def runs_on(bundle: Bundle) -> Engine:
-    return open_engine(bundle, "portable")
 
 
 @pytest.fixture(params=TEACHABLE)

@@ -25,17 +25,12 @@ from deco_runtime.engines.golden import golden_check
 from deco_runtime.engines.portable import files
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.running.patience import patience
-from deco_runtime.storage.bundle import Bundle, open_bundle
+from deco_runtime.storage.bundle import Bundle
 from deco_runtime.telemetry.bus import Bus, Hears, Listener
 from deco_runtime.telemetry.happenings import Doing, Said, Stepped
 from deco_runtime.types import Floats
 
 GIVEN = {"tensorrt": "101500", "driver": "580.1", "gpu": "NVIDIA L4", "onnxruntime": "1.24.1", "trt_fp16_enable": "0"}
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_path: Path) -> Bundle:
-    return open_bundle(bundle_path)
 
 
 def test_a_key_is_of_the_weights_and_all_versions(bundle: Bundle) -> None:
