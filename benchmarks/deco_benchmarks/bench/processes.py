@@ -38,8 +38,7 @@ def start(path: Path, progress: Progress, engine: str, recipe: str) -> dict[str,
 
     bundle = open_bundle(path)
     frame = np.zeros((1, *bundle.image_shape), np.float32)
-    whole = path.resolve()
-    opened = open_engine(bundle, engine, directory=whole.with_name(whole.name + state.SUFFIX))
+    opened = open_engine(bundle, engine, directory=state.beside(path))
     kind = registry.learner(recipe)
     kind.open(bundle, opened, kind.RECIPE, np.random.default_rng(0)).predict(frame)
     return {"predicted": time.monotonic(), "peak_mib": peak_memory_mb()}

@@ -14,7 +14,7 @@ from deco_runtime.learning.deco import Deco
 from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.recipe import settable
 from deco_runtime.storage.bundle import Bundle, open_bundle
-from deco_runtime.storage.state import SUFFIX
+from deco_runtime.storage.state import beside
 from deco_runtime.types import Floats, Segment
 
 L = TypeVar("L", bound=Deco)
@@ -53,8 +53,7 @@ def open_work(path: Path, engine: str, recipe_name: str = "paper") -> Work:
 
 def opened(bundle: Bundle, engine: str) -> Engine:
     """The engine; what it builds for minutes is kept where deco-run keeps it. Raises what `open_engine` raises."""
-    whole = bundle.path.resolve()
-    return open_engine(bundle, engine, directory=whole.with_name(whole.name + SUFFIX))
+    return open_engine(bundle, engine, directory=beside(bundle.path))
 
 
 def work_on(bundle: Bundle, engine: Engine, recipe_name: str) -> Work:

@@ -100,8 +100,7 @@ def prepare(options: Options, given: Sequence[tuple[str, Any]], started: float) 
     recipe = override(kind.RECIPE, options.settings)
     if options.no_learn:
         kind, recipe = Frozen, replace(Frozen.RECIPE, segment=recipe.segment)
-    whole = options.bundle.resolve()
-    directory = options.state if options.state is not None else whole.with_name(whole.name + states.SUFFIX)
+    directory = options.state if options.state is not None else states.beside(options.bundle)
     unwritable, unlocked = states.hold(directory) if not options.no_learn else (None, None)
     opened = open_access(options.page, directory, options.page_tls) if options.page is not None else None
     name, choice = on(options.engine, options.provider), None

@@ -54,6 +54,12 @@ class LearnedState:
         return cls(bundle.hash, recipe, learner.arrays(), learner.values(), source, position, digest)
 
 
+def beside(bundle: Path) -> Path:
+    """The directory of a bundle's state, unless another one is asked for."""
+    whole = bundle.resolve()
+    return whole.with_name(whole.name + SUFFIX)
+
+
 def hold(directory: Path) -> tuple[str | None, str | None]:
     """Make the directory if there is none, and keep other runs out of it until this process ends.
 
