@@ -1,4 +1,4 @@
-"""Keys of a fleet for tests, as docs/fleet.md makes them with openssl and ssh-keygen; by what Flower brings."""
+"""Keys of a fleet for tests, as docs/guide/fleet.md makes them with openssl and ssh-keygen; by what Flower brings."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A page about the labelled images and what the bundle makes of them, for whoever labels them (docs/report.md)."""
+"""A page about the labelled images and what the bundle makes of them, for who labels them (docs/guide/report.md)."""

@@ -93,7 +93,7 @@ def word(text: str) -> str:
 
 
 def unit(service: Service) -> str:
-    """The text of the unit; docs/service.md says what each line is for."""
+    """The text of the unit; docs/guide/service.md says what each line is for."""
     bundle, network, state = word(str(service.bundle)), service.network, service.state
     arguments = ["-m", "deco_runtime.commands.run", "--bundle", str(service.bundle)]
     arguments += ["--state", str(state or STATES / service.name)]
@@ -108,7 +108,7 @@ def unit(service: Service) -> str:
     if OUTPUTS not in service.hidden:
         arguments += [each for address in service.outputs for each in ("--output", address)]
     lines = [
-        f"{MARK}; `systemctl edit {service.name}` changes it, docs/service.md explains it.",
+        f"{MARK}; `systemctl edit {service.name}` changes it, docs/guide/service.md explains it.",
         "[Unit]",
         "Description=DECO: predicts every frame of a camera and learns from it",
         f"RequiresMountsFor={bundle}" + (f" {word(str(state))}" if state else ""),

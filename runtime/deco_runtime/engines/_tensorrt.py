@@ -1,6 +1,6 @@
 """The portable engine with TensorRT for the graphs that hold their weights; a GPU's CUDA, or the CPU, for the others.
 
-Not run on a GPU by this project so far: docs/providers.md says what was tested, and where.
+Not run on a GPU by this project so far: docs/guide/providers.md says what was tested, and where.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _answers(it: Served) -> bool:
     except ssl.SSLCertVerificationError as error:
         raise UsageError(
             f"expected a certificate that is also good for {it.local}, since Flower's own programs use that, but: "
-            f"{error.verify_message.rstrip('.')}; make one with subjectAltName IP:{it.local}, see docs/fleet.md"
+            f"{error.verify_message.rstrip('.')}; make one with subjectAltName IP:{it.local}, see docs/guide/fleet.md"
         ) from error
     except OSError:
         return False

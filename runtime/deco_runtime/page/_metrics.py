@@ -1,4 +1,4 @@
-"""Metrics of a run in the format of Prometheus. Names and units stay; docs/page.md lists them."""
+"""Metrics of a run in the format of Prometheus. Names and units stay; docs/guide/page.md lists them."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Bundle(Manifest):
         return frozenset(text.decode("ascii", "replace").split())
 
     def golden(self, names: Collection[str] | None = None) -> dict[str, Array]:
-        """Inputs and expected outputs of the graphs, by the names given in docs/bundle.md: all, or those it has."""
+        """Inputs and expected outputs of the graphs, by the names in docs/reference/bundle.md: all, or those it has."""
         try:
             with self.root.joinpath("golden.npz").open("rb") as file:
                 return read_npz(file, names)

@@ -21,8 +21,8 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Learned:
-    """The newest good file. bytes: of it. saved: its date. meta: as docs/bundle.md has it. note: what had to be passed
-    over, or is of another version; None where all is well."""
+    """The newest good file. bytes: of it. saved: its date. meta: as docs/reference/bundle.md has it. note: what had to
+    be passed over, or is of another version; None where all is well."""
 
     path: Path
     bytes: int

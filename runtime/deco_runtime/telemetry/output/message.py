@@ -1,4 +1,4 @@
-"""What goes out: one JSON object; docs/outputs.md says what each key means."""
+"""What goes out: one JSON object; docs/guide/outputs.md says what each key means."""
 
 from __future__ import annotations
 
