@@ -237,7 +237,7 @@ def test_metrics_are_as_prometheus_reads_them(page: Open) -> None:
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are(page: Open) -> None:
-    file = Path(__file__).parents[2] / "docs" / "grafana.json"
+    file = Path(__file__).parents[2] / "docs" / "guide" / "grafana.json"
     if not file.exists():
         pytest.skip("the documents are not beside these tests")
     asked = {name for panel in json.loads(file.read_text("utf-8"))["panels"] for target in panel["targets"]
