@@ -11,6 +11,7 @@ import openvino
 
 from deco_runtime.engine import REPRESENTATION, TRUNK
 from deco_runtime.engines._micro_batches import MICRO_BATCH, MicroBatchEngine
+from deco_runtime.host.priority import giving_way
 from deco_runtime.host.threads import threads
 from deco_runtime.types import Floats
 
@@ -61,6 +62,8 @@ class CompiledEngine(MicroBatchEngine):
             {
                 "PERFORMANCE_HINT": "LATENCY",
                 "INFERENCE_NUM_THREADS": threads(),
+                # Else predictions and learning are bound to the same core, and wait for each other.
+                "ENABLE_CPU_PINNING": False,
                 # Where the processor has it, bfloat16 would be its default.
                 "INFERENCE_PRECISION_HINT": HINTS[self.precision if _of_fixed_size(graph) else "fp32"],
             },
@@ -73,6 +76,8 @@ class CompiledEngine(MicroBatchEngine):
         requests = self._requests.__dict__
         if graph not in requests:
             requests[graph] = self._opened(graph).create_infer_request()
+            # OpenVINO's helping threads serve all graphs, and keep the priority of the thread that first needs them.
+            giving_way(lambda: requests[graph].infer(inputs, share_inputs=True, share_outputs=True))
         found = requests[graph].infer(inputs, share_inputs=True, share_outputs=True)
         per_image = graph != "weight_gradient"
         return [found[name][:n] if per_image else found[name] for name in outputs]
