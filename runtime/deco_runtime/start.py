@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 
 
 def _known(*names: str) -> tuple[int, ...]:
@@ -44,6 +45,14 @@ def _begin(module: str) -> None:
         __import__(module, fromlist=["main"]).main()
     except KeyboardInterrupt:  # one that came before the handlers
         _end(signal.SIGINT, None)
+    except Exception as error:
+        from deco_runtime.errors import DecoError
+
+        if not isinstance(error, DecoError):
+            raise
+        # Commands tell their errors themselves, but for what another package's engine raises while they are made.
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def run() -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import os
 import shutil
 import subprocess
-import sys
 from dataclasses import fields, is_dataclass, replace
 from importlib import util
 from pathlib import Path
 from typing import Any
 
-import deco_runtime
 import numpy as np
 import pytest
 from bundles import without
@@ -33,6 +30,7 @@ from deco_runtime.storage.bundle import Bundle, open_bundle
 from deco_runtime.storage.state import CURRENT, SCHEMA
 from deco_runtime.storage.untrusted import read_npz
 from deco_runtime.types import Segment
+from installed import command, package
 from processes import events
 
 LEARNERS = registry.learners()
@@ -287,37 +285,9 @@ class Means(Learner):
 '''
 
 
-def package(folder: Path, module: str, source: str, entry: str) -> Path:
-    """A folder with an installed distribution: one module, and its entry point in the group of learners."""
-    folder.mkdir(parents=True)
-    (folder / f"{module}.py").write_text(source, "utf-8")
-    about = folder / f"{module.replace('_', '.')}-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", "utf-8")
-    (about / "RECORD").write_text(f"{module}.py,,\n{about.name}/METADATA,,\n{about.name}/entry_points.txt,,\n", "utf-8")
-    (about / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{entry}\n", "utf-8")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def means(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package(tmp_path_factory.mktemp("packages") / "means", "deco_means", MEANS, "means = deco_means:Means")
-
-
-def command(site: Path, *arguments: object, start: str = "") -> subprocess.CompletedProcess[str]:
-    """deco-run where that package is installed, or another command by its name in `deco_runtime.start`."""
-    begin = (
-        ("-c", f"from deco_runtime.start import {start}; {start}()") if start else ("-m", "deco_runtime.commands.run")
-    )
-    paths = [str(Path(deco_runtime.__file__).parents[1]), str(site), os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
-        [sys.executable, *begin, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 def learned(state: Path) -> tuple[dict[str, Any], dict[str, Any]]:

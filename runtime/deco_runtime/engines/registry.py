@@ -13,6 +13,7 @@ from deco_runtime.engine import Engine
 from deco_runtime.engines import providers
 from deco_runtime.engines.packages import check_runtime
 from deco_runtime.errors import RuntimeMissingError, UsageError
+from deco_runtime.plugins import brought, module_with
 
 if TYPE_CHECKING:
     from deco_runtime.storage.bundle import Bundle
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EngineModule(Protocol):
-    """What a file in `engines/` defines; adding an engine is adding such a file."""
+    """What a file in `engines/`, or the module of another package, defines; adding an engine is adding such a file."""
 
     NAME: str
     PRECISION: str
@@ -35,12 +36,14 @@ class EngineModule(Protocol):
 
 
 def engines() -> dict[str, EngineModule]:
-    """Every engine of the package `engines`, by name."""
+    """Every engine of the package `engines`, and of other packages, by name. Raises RuntimeMissingError for one of
+    these that fails to load."""
     modules = [
         import_module(f"{package.__name__}.{info.name}")
         for info in pkgutil.iter_modules(package.__path__)
         if not info.name.startswith("_")
     ]
+    modules += brought("engine", module_with("NAME", "PRECISION", "PACKAGE", "PREFERENCE", "unusable", "load"))
     return {module.NAME: module for module in modules if hasattr(module, "NAME")}
 
 

@@ -1,7 +1,7 @@
 """The learners there are: those of this package, and those that other installed packages bring.
 
-A file here with a LEARNER is one. A package outside the project adds its own by an entry point of the group GROUP,
-whose object is a class derived from `Learner`.
+A file here with a LEARNER is one. A package outside the project adds its own by an entry point, see `plugins`, whose
+object is a class derived from `Learner`.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any, cast
 
 import numpy as np
 
 from deco_runtime import learning as package
 from deco_runtime.engine import Engine
-from deco_runtime.errors import BundleError, RuntimeMissingError, UsageError, first_line
+from deco_runtime.errors import BundleError, UsageError
 from deco_runtime.learning import recipe as recipes
 from deco_runtime.learning.arrays import arrays_of
 from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.origin import Bundle
 from deco_runtime.learning.recipe import Recipe
+from deco_runtime.plugins import brought
 
-GROUP = "deco_edge.learners"
 DECLARED = ("NAME", "TITLE", "ABOUT", "RECIPE", "GRAPH")
 """What a learner must say of itself."""
 
@@ -33,16 +33,14 @@ def learners() -> dict[str, type[Learner]]:
     """Every learner by its NAME, sorted. Raises RuntimeMissingError for one of another package that fails to load."""
     modules = [import_module(f"{package.__name__}.{info.name}") for info in pkgutil.iter_modules(package.__path__)]
     found = {module.LEARNER.NAME: module.LEARNER for module in modules if hasattr(module, "LEARNER")}
-    for entry in metadata.entry_points(group=GROUP):
-        try:
-            kind = _checked(entry.load())
-            if found.setdefault(kind.NAME, kind) is not kind:
-                raise ValueError(f"its NAME {kind.NAME!r} is that of another learner")
-        except Exception as error:  # foreign code raises anything
-            raise RuntimeMissingError(
-                f"expected a learner from the installed package's entry point {entry.name!r} = {entry.value!r}, but it "
-                f"fails with: {first_line(error)}; mend or uninstall that package"
-            ) from error
+
+    def new(kind: Any) -> type[Learner]:
+        if found.get(_checked(kind).NAME, kind) is not kind:
+            raise ValueError(f"its NAME {kind.NAME!r} is that of another learner")
+        return _checked(kind)
+
+    for kind in brought("learner", new):
+        found[kind.NAME] = kind
     return dict(sorted(found.items()))
 
 

@@ -1,6 +1,7 @@
 """Frame sources. A new one is one new file in this folder, and no edit elsewhere.
 
-Every module here that has an OPTION is a source. It defines
+Every module here that has an OPTION is a source, and so is a module of another package that an entry point names, see
+`plugins`. It defines
 
     OPTION: click.Option                                             how the command line asks for it
     open_source(value: Any, request: SourceRequest) -> FrameSource   value: what the user gave to OPTION
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
+from deco_runtime.plugins import brought, module_with
 from deco_runtime.sources.view import WHOLE, View
 
 if TYPE_CHECKING:
@@ -115,9 +117,11 @@ class SourceRequest:
 
 
 def discover() -> dict[str, ModuleType]:
-    """All source modules by the parameter name of their OPTION ("camera" for `--camera`), sorted by it."""
+    """All source modules by the parameter name of their OPTION ("camera" for `--camera`), sorted by it. Raises
+    RuntimeMissingError for one of another package that fails to load."""
     names = [info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")]
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    modules += brought("source", module_with("OPTION", "open_source"))
     return dict(sorted((module.OPTION.name, module) for module in modules if hasattr(module, "OPTION")))
 
 
