@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from deco_runtime.learning import registry
 
@@ -20,3 +21,6 @@ class RecipeName(click.ParamType):  # type: ignore[type-arg]  # generic from cli
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return click.Choice(registry.names()).convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return click.Choice(registry.names()).shell_complete(ctx, param, incomplete)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import sys
 import threading
@@ -16,6 +17,7 @@ from importlib import import_module, util
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from deco_runtime import sources
 from deco_runtime.commands.run_options import options
@@ -30,12 +32,22 @@ from deco_runtime.telemetry.redact import redact
 if TYPE_CHECKING:
     from types import FrameType
 
+COMPLETE = "_DECO_RUN_COMPLETE"
+"""Set where a shell asks what a line could go on with; what is typed is in COMP_WORDS then."""
 STARTED = time.monotonic()
+
+
+class _Command(click.Command):
+    """deco-run itself, which shells complete with its subcommands too."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name) for name in SUBCOMMANDS if name.startswith(incomplete)]
+        return names + super().shell_complete(ctx, incomplete)
 
 
 def command() -> click.Command:
     """The click command."""
-    return click.Command(
+    return _Command(
         "deco-run",
         params=options(),
         callback=deco_run,
@@ -150,7 +162,8 @@ def main() -> None:
     """Entry point: every DecoError becomes its sentence and exit code."""
     warnings.simplefilter("ignore", RuntimeWarning)  # what is not finite is dropped, counted and reported
     # Not a group around everything: its usage line and its errors would be those of a command with subcommands.
-    name = " ".join(sys.argv[1:2])
+    words = os.environ.get("COMP_WORDS", "").split() if COMPLETE in os.environ else sys.argv
+    name = " ".join(words[1:2])
     sys.exit(exit_with(partial(subcommand, name) if name in SUBCOMMANDS else command))
 
 

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from deco_runtime.commands.version import version_option
 from deco_runtime.errors import DecoError, RuntimeMissingError, first_line
 from deco_runtime.start import IGNORED, wanted
 from deco_runtime.telemetry.console import say, stderr, way_out
@@ -61,6 +62,8 @@ def exit_with(command: click.Command | Callable[[], click.Command]) -> int:
 def _run(command: click.Command | Callable[[], click.Command]) -> int:
     try:
         made = command if isinstance(command, click.Command) else command()
+        if not any(each.name == "version" for each in made.params):
+            made.params.append(version_option())
         result = made.main(standalone_mode=False)
     except BaseException as error:
         # A package whose import was interrupted raises whatever it likes.
