@@ -2,8 +2,8 @@
 
 Images of many scenes are shifted. Those of few, such as frames of some takes, lack more: they are turned, scaled and
 shifted, changed in contrast, brightness and colour, blurred, made noisy, and partly covered. Chosen on held-out takes
-and images: where there are thousands of scenes the second does harm, see docs/results.md. Mirroring is `pretrain`'s,
-since it may change the class.
+and images: where there are thousands of scenes the second does harm (docs/results/tried.md). Mirroring is
+`pretrain`'s, since it may change the class.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class _Work:
         last = self.body.made_by[self.cut] if tuning == "last-block" and self.cut != "x" else len(self.body.nodes)
         raw = {name: each[self.some] for name, each in self.seen.maps.items() if self.body.made_by[name] <= last}
         # On three data sets three maps were nowhere far from the best row of layers; the features alone, and each
-        # single map, were on one of them (docs/results.md).
+        # single map, were on one of them (docs/results/tried.md).
         maps = [name for name in raw if name != self.features][:3] or list(raw)
         chosen, self.scores = phi.layers(raw, self.y[self.some], self.takes[self.some], maps)
         self.layers = [name for name in self.seen.maps if name in chosen]
