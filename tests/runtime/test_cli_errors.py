@@ -202,7 +202,7 @@ def test_help_teaches() -> None:
         ),
         (["--bundle", "B", "--demo", "--nonsense"], "No such option"),
         (["--bundle", "B", "--demo", "--cpu-share", "0"], "'--cpu-share': 0 is not in the range 1<=x<=100; see --help"),
-        (["--bundle", "B", "--demo", "--threads", "9999"], "'--threads': 9999 is not in the range 1<=x<="),
+        (["--bundle", "B", "--demo", "--threads", "9999"], "the CPUs that may be used, but found 9999; lower it"),
         (["--bundle", "B", "--demo", "--memory-limit", "0"], "'--memory-limit': 0 is not in the range x>=1"),
         (["--bundle", "B", "--demo", "--max-temperature", "hot"], "'hot' is not a valid integer range"),
         (["--bundle", "B", "--demo", "--recipe", "papers"], "'papers' is not one of 'deco+', 'paper', 'slda'"),

@@ -12,6 +12,7 @@ from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.view_options import view_options
 from deco_runtime.engine import PRECISIONS
 from deco_runtime.engines.registry import engines
+from deco_runtime.errors import UsageError
 from deco_runtime.host.threads import threads
 from deco_runtime.learning import registry
 from deco_runtime.telemetry.output.options import options as output_options
@@ -145,10 +146,11 @@ def options() -> list[click.Parameter]:
         ),
         click.Option(
             ["--threads"],
-            type=click.IntRange(1, threads()),
+            type=click.IntRange(1),
+            callback=_at_most_the_cpus,
             metavar="N",
-            help="Threads that one call of the engine is computed by.  [default: the CPUs that may be used, "
-            f"{threads()} here]",
+            help="Threads that one call of the engine is computed by, at most the CPUs that may be used.  [default: as "
+            "many]",
         ),
         click.Option(
             ["--cpu-share"],
@@ -177,3 +179,12 @@ def options() -> list[click.Parameter]:
             help="Predict with the bundle's pre-trained model only; nothing is learned or saved.",
         ),
     ]
+
+
+def _at_most_the_cpus(_: click.Context, __: click.Parameter, count: int | None) -> int | None:
+    """Not the option's range, which the help tells: the help is the same on every machine."""
+    if count is not None and count > threads():
+        raise UsageError(
+            f"expected --threads of at most {threads()}, the CPUs that may be used, but found {count}; lower it"
+        )
+    return count

@@ -31,7 +31,7 @@ class SegmentReport:
 class Verdict:
     """What the guard says of one update. reason: why it is rejected, a clause about the update; None when accepted.
 
-    scores: what was measured, see docs/reference/bundle.md. best: (g,) bool, `Kept.best` once the update is published.
+    scores: what was measured, see docs/reference/events.md. best: (g,) bool, `Kept.best` once the update is published.
     """
 
     reason: str | None

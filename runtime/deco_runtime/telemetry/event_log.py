@@ -1,4 +1,4 @@
-"""The event stream: one JSON object per line, for whoever watches a device; docs/reference/bundle.md lists them."""
+"""The event stream: one JSON object per line, for whoever watches a device; docs/reference/events.md lists them."""
 
 from __future__ import annotations
 
