@@ -20,7 +20,7 @@ DEVICE = {"numpy", "cv2", "PIL", "onnxruntime", "openvino", "tensorrt", "click",
 }
 ALGORITHM = sorted(file.stem for file in (PACKAGE / "learning").glob("*.py"))
 ALGORITHM_MAY_USE = {"deco_runtime.learning", *(f"deco_runtime.learning.{name}" for name in ALGORITHM)} | {
-    f"deco_runtime.{name}" for name in ("types", "errors", "engine")
+    f"deco_runtime.{name}" for name in ("types", "errors", "engine", "plugins")
 }
 
 MODULES = sorted(
