@@ -77,7 +77,7 @@ def commands_page() -> str:
         "# Commands",
         "What each command says to `--help`. The page is made of the commands themselves, by `scripts/reference`.\n"
         "Engines, recipes and sources that other packages bring are not on it; `--help` has those of your machine.",
-        *(f"## {name}\n\n```\n{context.get_help().rstrip()}\n```" for name, context in commands().items()),
+        *(f"## {name}\n\n```text\n{context.get_help().rstrip()}\n```" for name, context in commands().items()),
         "## Exit codes",
         "An error is one sentence on standard error: what was expected, what was found, what to do. Its kind decides\n"
         "the exit code, which is the same for every command.",
