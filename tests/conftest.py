@@ -27,7 +27,7 @@ SLOW = {
     "test_fleet_command",
     *("test_ablation", "test_bench_growth", "test_bench_run", "test_checkpoint", "test_hostile", "test_memory"),
     *("test_measure_unknown", "test_sweep", "test_export_cli", "test_report_cli", "test_representation"),
-    *("test_graphs", "test_backbone", "test_backbone_operators"),
+    *("test_graphs", "test_backbone", "test_backbone_operators", "test_readme"),
 }
 """Modules that `--fast` leaves out: most of the time of all tests, in processes, cameras, clocks and whole exports."""
 ON_THE_DEVICE = {
