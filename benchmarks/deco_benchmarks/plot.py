@@ -11,10 +11,17 @@ from deco_runtime.errors import DataError, first_line
 from deco_runtime.learning.deco import Deco
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from deco_benchmarks.table import Result, grouped, rank
+from deco_benchmarks.table import Result, grouped, labelled, rank
 
 Doubles = np.ndarray
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Told apart by colour-blind people too (Okabe and Ito)."""
+SHADES = ("#0072B2", "#66AAD1", "#B3D5E8")
+"""Of the classes that one is taken for: most often, and less."""
+DASHES = ("-", "--", "-.", ":")
+"""Of another number than COLOURS, with no common divisor: together they tell 28 rows apart."""
 STUDIED = {"retrain_interval": "β, segments between updates", "threshold": "filter threshold M", "alpha": "α"}
 """Recipe values that the paper varies, as they are called on an axis; any other is drawn under its own name."""
 
@@ -44,17 +51,45 @@ def draw_all(results: Sequence[Result], folder: Path, out: Path) -> list[Path]:
 
 
 def learning_curves(results: Sequence[Result]) -> Figure:
-    """Accuracy against frames seen, one panel per ipc, mean and standard deviation over seeds."""
-    sizes = sorted({r["ipc"] for r in results})
-    figure, panels = _panels(len(sizes))
+    """Accuracy against frames seen, one panel for each size of a buffer: mean and standard deviation over seeds.
+
+    The never-updated model is a horizontal line. Every other row is a point before the stream, its own at frame 0, and
+    the curve from there. Rows without a buffer (ipc 0) are in every panel, to be compared with.
+    """
+    sizes = sorted({r["ipc"] for r in results} - {0}) or [0]
+    looks = _looks(row for row in _by_row(results) if row != "Frozen")
+    figure, panels = _panels(len(sizes), height=4.4)
     for ipc, axes in zip(sizes, panels, strict=True):
-        for row, trials in _by_row([r for r in results if r["ipc"] == ipc]).items():
+        shown = [r for r in results if r["ipc"] in (0, ipc)]
+        rows = _by_row(shown)
+        same = len({len(trials) for trials in rows.values()}) == 1
+        lines = [_never_updated(axes, shown, same)]
+        for row, trials in rows.items():
+            if row == "Frozen":
+                continue
             frames = [point["frames"] for point in trials[0]["curve"]]
             runs = [[100 * p["accuracy"] for p in t["curve"]] for t in trials if len(t["curve"]) == len(frames)]
-            _line(axes, frames, np.array(runs), row)
-        axes.set(title=f"{ipc} images per class", xlabel="frames seen", ylabel="accuracy, %")
-        axes.legend(fontsize="small")
+            label = row if same else f"{row} ({_seeds(len(runs))})"
+            lines.append(_line(axes, frames, np.array(runs), label, **looks[row]))
+        start = axes.plot([], [], "o", color="gray", label="before the stream")[0]
+        axes.set(
+            xlabel="frames seen",
+            ylabel=_scored(results),
+            title=_buffer(ipc),
+        )
+        highest_first = sorted(
+            lines, key=lambda line: -np.asarray(line.get_ydata(), float)[-1]
+        )  # as they stand where they end
+        axes.legend(handles=[*highest_first, start], fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.suptitle(_title(results), fontsize="medium")
     return figure
+
+
+def _never_updated(axes: Axes, results: Sequence[Result], same: bool) -> Line2D:
+    """A horizontal line: the mean over seeds of the pre-trained model's accuracy."""
+    by_seed = {r["seed"]: 100 * r["frozen_accuracy"] for r in results}
+    label = "never updated" if same else f"never updated ({_seeds(len(by_seed))})"
+    return axes.axhline(float(np.mean(list(by_seed.values()))), color="black", linewidth=0.8, label=label)
 
 
 def matching_loss(results: Sequence[Result]) -> Figure | None:
@@ -62,6 +97,7 @@ def matching_loss(results: Sequence[Result]) -> Figure | None:
     sizes = sorted({r["ipc"] for r in results if any(r["distances"])})
     if not sizes:
         return None
+    looks = _looks(_by_row(results))
     figure, panels = _panels(len(sizes))
     for ipc, axes in zip(sizes, panels, strict=True):
         for row, trials in _by_row([r for r in results if r["ipc"] == ipc]).items():
@@ -69,31 +105,43 @@ def matching_loss(results: Sequence[Result]) -> Figure | None:
             if segments:
                 shortest = min(map(len, segments))
                 mean = np.mean([s[:shortest] for s in segments], axis=0)
-                axes.plot(np.arange(1, shortest + 1), mean, label=f"{row} ({len(segments)} segments)")
-        axes.set(title=f"{ipc} images per class", xlabel="matching iteration in a segment", ylabel="D", xscale="log")
+                axes.plot(np.arange(1, shortest + 1), mean, label=f"{row} ({len(segments)} segments)", **looks[row])
+        axes.set(title=_buffer(ipc), xscale="log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set(xlabel="matching iteration in a segment", ylabel="distance D of the gradients")
         axes.legend(fontsize="small")
+    figure.suptitle(_title(results), fontsize="medium")
     return figure
 
 
 def confusions(results: Sequence[Result]) -> Figure | None:
-    """For each class what it is most often taken for, before the stream and after it, of DECO's first seed."""
-    found = [r for r in results if r["row"] == "DECO" and {"confusions_before", "confusions_after"} <= r.keys()]
+    """For each class what it is most often taken for, before the stream and after it, of the first seed of DECO, or of
+    DECO+ where there is no DECO."""
+    found = [
+        r for r in results if r["row"] in ("DECO", "DECO+") and {"confusions_before", "confusions_after"} <= r.keys()
+    ]
     if not found:
         return None
-    trial = min(found, key=lambda r: (-r["ipc"], r["seed"]))
-    classes = list(trial["confusions_after"])[:20]
-    figure = Figure(figsize=(10, 0.6 + 0.5 * len(classes)))
-    for number, when in enumerate(("before", "after")):
+    trial = min(found, key=lambda r: (r["row"], -r["ipc"], r["seed"]))
+    taken = {when: trial[f"confusions_{when}"] for when in ("before", "after")}
+    classes = list(taken["after"])[:20]
+    most = max(1, *(sum(count for _, count in taken[when].get(c, [])) for when in taken for c in classes))
+    figure = Figure(figsize=(12, 1.2 + 0.4 * len(classes)), layout="constrained")
+    for number, when in enumerate(taken):
         axes = figure.add_subplot(1, 2, number + 1)
         for place, name in enumerate(classes):
-            left = 0
-            for other, count in trial[f"confusions_{when}"].get(name, []):
-                axes.barh(place, count, left=left, color=f"C{list(trial['confusions_after']).index(other) % 10}")
-                axes.text(left + count / 2, place, other, ha="center", va="center", fontsize=6)
+            others, left = taken[when].get(name, []), 0
+            for shade, (_, count) in zip(SHADES, others, strict=False):
+                axes.barh(place, count, left=left, color=shade)
                 left += count
+            words = ", ".join(f"{other} {count}" for other, count in others[: len(SHADES)])
+            axes.text(left + most / 50, place, words, va="center", fontsize=8)
         axes.set_yticks(range(len(classes)), classes)
         axes.invert_yaxis()
-        axes.set(title=f"{when} the stream, {trial['ipc']} images per class", xlabel="test images taken for")
+        axes.set(title=f"{when} the stream", xlabel="test images of the class that are taken for others")
+        axes.set(xlim=(0, 2 * most))
+    size = f" ({_buffer(trial['ipc'])})" if trial["ipc"] else ""
+    figure.suptitle(f"{trial['row']}{size}, {_title([trial])}", fontsize="medium")
     return figure
 
 
@@ -122,25 +170,27 @@ def _changed_key(result: Result) -> str:
 
 def _study(key: str, results: Sequence[Result]) -> Figure:
     quantities: dict[str, Callable[[Result], float | None]] = {
-        "model accuracy, %": lambda r: r["final_accuracy"],
+        _scored(results): lambda r: r["final_accuracy"],
         "frames kept, %": lambda r: r["kept"],
         "pseudo-labels right, %": lambda r: r["pseudo_accuracy"],
     }
+    looks = _looks(f"{row}, ipc {ipc}" if ipc else row for row, ipc in _cells(results))
     figure, panels = _panels(len(quantities))
     for (label, quantity), axes in zip(quantities.items(), panels, strict=True):
-        for (row, ipc), trials in _cells(results).items():
+        for (name, style), trials in zip(looks.items(), _cells(results).values(), strict=True):
             values = sorted({t["value"] for t in trials})
             runs = [[quantity(t) for t in trials if t["value"] == value] for value in values]
             known = [[100 * q for q in run if q is not None] for run in runs]
-            points = [(v, np.mean(k), np.std(k)) for v, k in zip(values, known, strict=True) if k]
+            points = [(v, np.mean(k), _deviation(np.array(k))) for v, k in zip(values, known, strict=True) if k]
             if points:
                 x, mean, spread = np.array(points, np.float64).T
-                axes.errorbar(x, mean, spread, marker="o", capsize=3, label=f"{row}, ipc {ipc}")
+                axes.errorbar(x, mean, spread, marker="o", capsize=3, label=name, **style)
         if values and values[0] > 0 and values[-1] / values[0] >= 50:
             axes.set_xscale("log")
         axes.set(xlabel=STUDIED.get(key, key), ylabel=label)
         if axes.lines:
             axes.legend(fontsize="small")
+    figure.suptitle(_title(results), fontsize="medium")
     return figure
 
 
@@ -211,15 +261,53 @@ def _cells(results: Iterable[Result]) -> dict[tuple[str, int], list[Result]]:
     return grouped(results, lambda result: (result["row"], result["ipc"]))
 
 
-def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(5.5 * count, 4))
+def _panels(count: int, height: float = 4.0) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(6.5 * count, height), layout="constrained")
     panels = [figure.add_subplot(1, count, number + 1) for number in range(count)]
     for axes in panels:
         axes.grid(alpha=0.3)
     return figure, panels
 
 
-def _line(axes: Axes, x: Sequence[float], runs: Doubles, label: str) -> None:
-    mean, spread = runs.mean(axis=0), runs.std(axis=0)
-    axes.plot(x, mean, label=f"{label} ({len(runs)} seed{'s' if len(runs) > 1 else ''})")
-    axes.fill_between(x, mean - spread, mean + spread, alpha=0.15)
+def _looks(rows: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Colour and dashes of each row: no two rows share both, in grey neither."""
+    return {
+        row: {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+        for number, row in enumerate(rows)
+    }
+
+
+def _line(axes: Axes, x: Sequence[float], runs: Doubles, label: str, **looks: Any) -> Line2D:
+    """Mean over runs (seeds, points) in %, a point at its begin, and its deviation as a shade."""
+    mean, spread = runs.mean(axis=0), _deviation(runs)
+    (line,) = axes.plot(x, mean, label=label, marker="o", markevery=[0], **looks)
+    axes.fill_between(x, mean - spread, mean + spread, alpha=0.15, color=looks["color"], linewidth=0)
+    return line
+
+
+def _deviation(runs: Doubles) -> Doubles:
+    """Over seeds, as tables give it; 0 for a single seed."""
+    return runs.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(runs.shape[1:])
+
+
+def _buffer(ipc: int) -> str:
+    """A panel's title; nothing for rows that keep no images."""
+    return f"buffer: {ipc} image{'s' if ipc > 1 else ''} per class" if ipc else ""
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ''}"
+
+
+def _title(results: Sequence[Result]) -> str:
+    """What the trials were on: data, labelled share, stream, seeds."""
+    first = results[0]
+    counts = sorted({len(trials) for trials in _cells(results).values()})
+    seeds = _seeds(counts[0]) if len(counts) == 1 else f"{counts[0]} to {_seeds(counts[-1])}"
+    spread = ", mean and standard deviation" if counts[-1] > 1 else ""
+    return f"{first['dataset']}, {labelled(first)}, stream {first['stream']}, {seeds}{spread}"
+
+
+def _scored(results: Sequence[Result]) -> str:
+    """What an axis of accuracies says."""
+    return f"{'validation' if results[0]['config'].get('validation') else 'test'} accuracy, %"
