@@ -71,7 +71,7 @@ def learning_curves(results: Sequence[Result]) -> Figure:
             runs = [[100 * p["accuracy"] for p in t["curve"]] for t in trials if len(t["curve"]) == len(frames)]
             label = row if same else f"{row} ({_seeds(len(runs))})"
             lines.append(_line(axes, frames, np.array(runs), label, **looks[row]))
-        start = axes.plot([], [], "o", color="gray", label="before the stream")[0]
+        start = axes.plot([], [], "o", markersize=4, color="gray", label="before the stream")[0]
         axes.set(
             xlabel="frames seen",
             ylabel=_scored(results),
@@ -80,7 +80,13 @@ def learning_curves(results: Sequence[Result]) -> Figure:
         highest_first = sorted(
             lines, key=lambda line: -np.asarray(line.get_ydata(), float)[-1]
         )  # as they stand where they end
-        axes.legend(handles=[*highest_first, start], fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axes.legend(
+            handles=[*highest_first, start],
+            fontsize="small",
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+            handlelength=3.5,
+        )
     figure.suptitle(_title(results), fontsize="medium")
     return figure
 
@@ -270,7 +276,7 @@ def _panels(count: int, height: float = 4.0) -> tuple[Figure, list[Axes]]:
 
 
 def _looks(rows: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour and dashes of each row: no two rows share both, in grey neither."""
+    """Colour and dashes of each row; no two rows share both."""
     return {
         row: {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
         for number, row in enumerate(rows)
@@ -280,7 +286,7 @@ def _looks(rows: Iterable[str]) -> dict[str, dict[str, Any]]:
 def _line(axes: Axes, x: Sequence[float], runs: Doubles, label: str, **looks: Any) -> Line2D:
     """Mean over runs (seeds, points) in %, a point at its begin, and its deviation as a shade."""
     mean, spread = runs.mean(axis=0), _deviation(runs)
-    (line,) = axes.plot(x, mean, label=label, marker="o", markevery=[0], **looks)
+    (line,) = axes.plot(x, mean, label=label, marker="o", markersize=4, markevery=[0], **looks)
     axes.fill_between(x, mean - spread, mean + spread, alpha=0.15, color=looks["color"], linewidth=0)
     return line
 
