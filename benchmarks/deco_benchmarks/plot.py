@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from deco_runtime.errors import DataError, first_line
 from deco_runtime.learning.deco import Deco
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from deco_benchmarks.table import Result, grouped, labelled, rank
+from deco_benchmarks.looks import (
+    buffer_of,
+    by_row,
+    cells,
+    deviation,
+    looks_of,
+    mean_line,
+    never_updated,
+    new_panels,
+    scored,
+    seeds_said,
+    title,
+)
+from deco_benchmarks.table import Result, grouped
 
-Doubles = np.ndarray
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Told apart by colour-blind people too (Okabe and Ito)."""
 SHADES = ("#0072B2", "#66AAD1", "#B3D5E8")
 """Of the classes that one is taken for: most often, and less."""
-DASHES = ("-", "--", "-.", ":")
-"""Of another number than COLOURS, with no common divisor: together they tell 28 rows apart."""
 STUDIED = {"retrain_interval": "β, segments between updates", "threshold": "filter threshold M", "alpha": "α"}
 """Recipe values that the paper varies, as they are called on an axis; any other is drawn under its own name."""
 
@@ -57,26 +63,22 @@ def learning_curves(results: Sequence[Result]) -> Figure:
     the curve from there. Rows without a buffer (ipc 0) are in every panel, to be compared with.
     """
     sizes = sorted({r["ipc"] for r in results} - {0}) or [0]
-    looks = _looks(row for row in _by_row(results) if row != "Frozen")
-    figure, panels = _panels(len(sizes), height=4.4)
+    looks = looks_of(row for row in by_row(results) if row != "Frozen")
+    figure, panels = new_panels(len(sizes), height=4.4)
     for ipc, axes in zip(sizes, panels, strict=True):
         shown = [r for r in results if r["ipc"] in (0, ipc)]
-        rows = _by_row(shown)
+        rows = by_row(shown)
         same = len({len(trials) for trials in rows.values()}) == 1
-        lines = [_never_updated(axes, shown, same)]
+        lines = [never_updated(axes, shown, same)]
         for row, trials in rows.items():
             if row == "Frozen":
                 continue
             frames = [point["frames"] for point in trials[0]["curve"]]
             runs = [[100 * p["accuracy"] for p in t["curve"]] for t in trials if len(t["curve"]) == len(frames)]
-            label = row if same else f"{row} ({_seeds(len(runs))})"
-            lines.append(_line(axes, frames, np.array(runs), label, **looks[row]))
+            label = row if same else f"{row} ({seeds_said(len(runs))})"
+            lines.append(mean_line(axes, frames, np.array(runs), label, **looks[row]))
         start = axes.plot([], [], "o", markersize=4, color="gray", label="before the stream")[0]
-        axes.set(
-            xlabel="frames seen",
-            ylabel=_scored(results),
-            title=_buffer(ipc),
-        )
+        axes.set(xlabel="frames seen", ylabel=scored(results), title=buffer_of(ipc))
         highest_first = sorted(
             lines, key=lambda line: -np.asarray(line.get_ydata(), float)[-1]
         )  # as they stand where they end
@@ -87,15 +89,8 @@ def learning_curves(results: Sequence[Result]) -> Figure:
             bbox_to_anchor=(1.0, 0.5),
             handlelength=3.5,
         )
-    figure.suptitle(_title(results), fontsize="medium")
+    figure.suptitle(title(results), fontsize="medium")
     return figure
-
-
-def _never_updated(axes: Axes, results: Sequence[Result], same: bool) -> Line2D:
-    """A horizontal line: the mean over seeds of the pre-trained model's accuracy."""
-    by_seed = {r["seed"]: 100 * r["frozen_accuracy"] for r in results}
-    label = "never updated" if same else f"never updated ({_seeds(len(by_seed))})"
-    return axes.axhline(float(np.mean(list(by_seed.values()))), color="black", linewidth=0.8, label=label)
 
 
 def matching_loss(results: Sequence[Result]) -> Figure | None:
@@ -103,20 +98,20 @@ def matching_loss(results: Sequence[Result]) -> Figure | None:
     sizes = sorted({r["ipc"] for r in results if any(r["distances"])})
     if not sizes:
         return None
-    looks = _looks(_by_row(results))
-    figure, panels = _panels(len(sizes))
+    looks = looks_of(by_row(results))
+    figure, panels = new_panels(len(sizes))
     for ipc, axes in zip(sizes, panels, strict=True):
-        for row, trials in _by_row([r for r in results if r["ipc"] == ipc]).items():
+        for row, trials in by_row([r for r in results if r["ipc"] == ipc]).items():
             segments = [segment for trial in trials for segment in trial["distances"] if segment]
             if segments:
                 shortest = min(map(len, segments))
                 mean = np.mean([s[:shortest] for s in segments], axis=0)
                 axes.plot(np.arange(1, shortest + 1), mean, label=f"{row} ({len(segments)} segments)", **looks[row])
-        axes.set(title=_buffer(ipc), xscale="log")
+        axes.set(title=buffer_of(ipc), xscale="log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set(xlabel="matching iteration in a segment", ylabel="distance D of the gradients")
         axes.legend(fontsize="small")
-    figure.suptitle(_title(results), fontsize="medium")
+    figure.suptitle(title(results), fontsize="medium")
     return figure
 
 
@@ -146,8 +141,8 @@ def confusions(results: Sequence[Result]) -> Figure | None:
         axes.invert_yaxis()
         axes.set(title=f"{when} the stream", xlabel="test images of the class that are taken for others")
         axes.set(xlim=(0, 2 * most))
-    size = f" ({_buffer(trial['ipc'])})" if trial["ipc"] else ""
-    figure.suptitle(f"{trial['row']}{size}, {_title([trial])}", fontsize="medium")
+    size = f" ({buffer_of(trial['ipc'])})" if trial["ipc"] else ""
+    figure.suptitle(f"{trial['row']}{size}, {title([trial])}", fontsize="medium")
     return figure
 
 
@@ -176,18 +171,18 @@ def _changed_key(result: Result) -> str:
 
 def _study(key: str, results: Sequence[Result]) -> Figure:
     quantities: dict[str, Callable[[Result], float | None]] = {
-        _scored(results): lambda r: r["final_accuracy"],
+        scored(results): lambda r: r["final_accuracy"],
         "frames kept, %": lambda r: r["kept"],
         "pseudo-labels right, %": lambda r: r["pseudo_accuracy"],
     }
-    looks = _looks(f"{row}, ipc {ipc}" if ipc else row for row, ipc in _cells(results))
-    figure, panels = _panels(len(quantities))
+    looks = looks_of(f"{row}, ipc {ipc}" if ipc else row for row, ipc in cells(results))
+    figure, panels = new_panels(len(quantities))
     for (label, quantity), axes in zip(quantities.items(), panels, strict=True):
-        for (name, style), trials in zip(looks.items(), _cells(results).values(), strict=True):
+        for (name, style), trials in zip(looks.items(), cells(results).values(), strict=True):
             values = sorted({t["value"] for t in trials})
             runs = [[quantity(t) for t in trials if t["value"] == value] for value in values]
             known = [[100 * q for q in run if q is not None] for run in runs]
-            points = [(v, np.mean(k), _deviation(np.array(k))) for v, k in zip(values, known, strict=True) if k]
+            points = [(v, np.mean(k), deviation(np.array(k))) for v, k in zip(values, known, strict=True) if k]
             if points:
                 x, mean, spread = np.array(points, np.float64).T
                 axes.errorbar(x, mean, spread, marker="o", capsize=3, label=name, **style)
@@ -196,14 +191,14 @@ def _study(key: str, results: Sequence[Result]) -> Figure:
         axes.set(xlabel=STUDIED.get(key, key), ylabel=label)
         if axes.lines:
             axes.legend(fontsize="small")
-    figure.suptitle(_title(results), fontsize="medium")
+    figure.suptitle(title(results), fontsize="medium")
     return figure
 
 
 def buffers(results: Sequence[Result], folder: Path) -> dict[str, Figure]:
     """The buffer's images before and after the stream, side by side, one line per class; of each row's first seed."""
     figures = {}
-    for (row, ipc), trials in _cells(results).items():
+    for (row, ipc), trials in cells(results).items():
         trial = min(trials, key=lambda t: t["seed"])
         file = folder / Path(trial["file"]).with_suffix(".npz").name
         if not file.exists():
@@ -256,64 +251,3 @@ def _settings(results: Sequence[Result]) -> dict[str, list[Result]]:
 def _plain(text: object) -> str:
     """A text as part of a file name."""
     return "".join(c if c.isalnum() or c in "._" else "-" for c in str(text)).strip("-").lower()
-
-
-def _by_row(results: Iterable[Result]) -> dict[str, list[Result]]:
-    found = grouped(results, lambda result: result["row"])
-    return {row: found[row] for row in sorted(found, key=rank)}
-
-
-def _cells(results: Iterable[Result]) -> dict[tuple[str, int], list[Result]]:
-    return grouped(results, lambda result: (result["row"], result["ipc"]))
-
-
-def _panels(count: int, height: float = 4.0) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(6.5 * count, height), layout="constrained")
-    panels = [figure.add_subplot(1, count, number + 1) for number in range(count)]
-    for axes in panels:
-        axes.grid(alpha=0.3)
-    return figure, panels
-
-
-def _looks(rows: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour and dashes of each row; no two rows share both."""
-    return {
-        row: {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
-        for number, row in enumerate(rows)
-    }
-
-
-def _line(axes: Axes, x: Sequence[float], runs: Doubles, label: str, **looks: Any) -> Line2D:
-    """Mean over runs (seeds, points) in %, a point at its begin, and its deviation as a shade."""
-    mean, spread = runs.mean(axis=0), _deviation(runs)
-    (line,) = axes.plot(x, mean, label=label, marker="o", markersize=4, markevery=[0], **looks)
-    axes.fill_between(x, mean - spread, mean + spread, alpha=0.15, color=looks["color"], linewidth=0)
-    return line
-
-
-def _deviation(runs: Doubles) -> Doubles:
-    """Over seeds, as tables give it; 0 for a single seed."""
-    return runs.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(runs.shape[1:])
-
-
-def _buffer(ipc: int) -> str:
-    """A panel's title; nothing for rows that keep no images."""
-    return f"buffer: {ipc} image{'s' if ipc > 1 else ''} per class" if ipc else ""
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' if count > 1 else ''}"
-
-
-def _title(results: Sequence[Result]) -> str:
-    """What the trials were on: data, labelled share, stream, seeds."""
-    first = results[0]
-    counts = sorted({len(trials) for trials in _cells(results).values()})
-    seeds = _seeds(counts[0]) if len(counts) == 1 else f"{counts[0]} to {_seeds(counts[-1])}"
-    spread = ", mean and standard deviation" if counts[-1] > 1 else ""
-    return f"{first['dataset']}, {labelled(first)}, stream {first['stream']}, {seeds}{spread}"
-
-
-def _scored(results: Sequence[Result]) -> str:
-    """What an axis of accuracies says."""
-    return f"{'validation' if results[0]['config'].get('validation') else 'test'} accuracy, %"

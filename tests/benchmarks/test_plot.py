@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from deco_benchmarks import plot
+from deco_benchmarks import looks, plot
 from deco_runtime.errors import DataError
 from made_results import made_result
 from matplotlib.axes import Axes
@@ -66,8 +66,8 @@ def test_rows_without_a_buffer_are_beside_those_with_one() -> None:
 
 
 def test_every_row_has_a_look_of_its_own() -> None:
-    looks = [tuple(sorted(look.items())) for look in plot._looks(map(str, range(28))).values()]
-    assert len(set(looks)) == 28
+    found = [tuple(sorted(look.items())) for look in looks.looks_of(map(str, range(28))).values()]
+    assert len(set(found)) == 28
 
 
 def test_matching_loss_is_the_mean_over_segments_that_had_one() -> None:
