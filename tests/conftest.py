@@ -24,7 +24,7 @@ SLOW = {
     *("test_address", "test_cli_errors", "test_choose", "test_doctor_command", "test_doctor_parts", "test_live"),
     *("test_notify", "test_power", "test_registry", "test_resources", "test_run", "test_service", "test_job"),
     *("test_view_sources", "test_together", "test_output_run", "test_page_browser", "test_teach_command"),
-    "test_fleet_command",
+    *("test_fleet_command", "test_examples", "test_example_figure"),
     *("test_ablation", "test_bench_growth", "test_bench_run", "test_checkpoint", "test_hostile", "test_memory"),
     *("test_measure_unknown", "test_sweep", "test_export_cli", "test_report_cli", "test_representation"),
     *("test_graphs", "test_backbone", "test_backbone_operators", "test_readme"),
@@ -33,7 +33,7 @@ SLOW = {
 ON_THE_DEVICE = {
     *("test_address", "test_cameras", "test_cli_errors", "test_live", "test_notify", "test_odd_disks", "test_power"),
     *("test_output_run", "test_redact", "test_resources", "test_run", "test_service", "test_story", "test_together"),
-    *("test_teach_command", "test_view_sources"),
+    *("test_teach_command", "test_view_sources", "test_examples"),
 }
 """Modules of processes, signals, cameras, sockets and disks, all with the portable engine: it does not matter to them
 which onnxruntime is installed, and they take most of the runtime's time. `--beside-the-device` leaves them to the tests

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from deco_runtime.errors import DataError, first_line
 from deco_runtime.learning.deco import Deco
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from deco_benchmarks.table import Result, grouped, rank
+from deco_benchmarks.looks import (
+    buffer_of,
+    by_row,
+    cells,
+    deviation,
+    looks_of,
+    mean_line,
+    never_updated,
+    new_panels,
+    scored,
+    seeds_said,
+    title,
+)
+from deco_benchmarks.table import Result, grouped
 
-Doubles = np.ndarray
+SHADES = ("#0072B2", "#66AAD1", "#B3D5E8")
+"""Of the classes that one is taken for: most often, and less."""
 STUDIED = {"retrain_interval": "β, segments between updates", "threshold": "filter threshold M", "alpha": "α"}
 """Recipe values that the paper varies, as they are called on an axis; any other is drawn under its own name."""
 
@@ -44,16 +57,39 @@ def draw_all(results: Sequence[Result], folder: Path, out: Path) -> list[Path]:
 
 
 def learning_curves(results: Sequence[Result]) -> Figure:
-    """Accuracy against frames seen, one panel per ipc, mean and standard deviation over seeds."""
-    sizes = sorted({r["ipc"] for r in results})
-    figure, panels = _panels(len(sizes))
+    """Accuracy against frames seen, one panel for each size of a buffer: mean and standard deviation over seeds.
+
+    The never-updated model is a horizontal line. Every other row is a point before the stream, its own at frame 0, and
+    the curve from there. Rows without a buffer (ipc 0) are in every panel, to be compared with.
+    """
+    sizes = sorted({r["ipc"] for r in results} - {0}) or [0]
+    looks = looks_of(row for row in by_row(results) if row != "Frozen")
+    figure, panels = new_panels(len(sizes), height=4.4)
     for ipc, axes in zip(sizes, panels, strict=True):
-        for row, trials in _by_row([r for r in results if r["ipc"] == ipc]).items():
+        shown = [r for r in results if r["ipc"] in (0, ipc)]
+        rows = by_row(shown)
+        same = len({len(trials) for trials in rows.values()}) == 1
+        lines = [never_updated(axes, shown, same)]
+        for row, trials in rows.items():
+            if row == "Frozen":
+                continue
             frames = [point["frames"] for point in trials[0]["curve"]]
             runs = [[100 * p["accuracy"] for p in t["curve"]] for t in trials if len(t["curve"]) == len(frames)]
-            _line(axes, frames, np.array(runs), row)
-        axes.set(title=f"{ipc} images per class", xlabel="frames seen", ylabel="accuracy, %")
-        axes.legend(fontsize="small")
+            label = row if same else f"{row} ({seeds_said(len(runs))})"
+            lines.append(mean_line(axes, frames, np.array(runs), label, **looks[row]))
+        start = axes.plot([], [], "o", markersize=4, color="gray", label="before the stream")[0]
+        axes.set(xlabel="frames seen", ylabel=scored(results), title=buffer_of(ipc))
+        highest_first = sorted(
+            lines, key=lambda line: -np.asarray(line.get_ydata(), float)[-1]
+        )  # as they stand where they end
+        axes.legend(
+            handles=[*highest_first, start],
+            fontsize="small",
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+            handlelength=3.5,
+        )
+    figure.suptitle(title(results), fontsize="medium")
     return figure
 
 
@@ -62,38 +98,51 @@ def matching_loss(results: Sequence[Result]) -> Figure | None:
     sizes = sorted({r["ipc"] for r in results if any(r["distances"])})
     if not sizes:
         return None
-    figure, panels = _panels(len(sizes))
+    looks = looks_of(by_row(results))
+    figure, panels = new_panels(len(sizes))
     for ipc, axes in zip(sizes, panels, strict=True):
-        for row, trials in _by_row([r for r in results if r["ipc"] == ipc]).items():
+        for row, trials in by_row([r for r in results if r["ipc"] == ipc]).items():
             segments = [segment for trial in trials for segment in trial["distances"] if segment]
             if segments:
                 shortest = min(map(len, segments))
                 mean = np.mean([s[:shortest] for s in segments], axis=0)
-                axes.plot(np.arange(1, shortest + 1), mean, label=f"{row} ({len(segments)} segments)")
-        axes.set(title=f"{ipc} images per class", xlabel="matching iteration in a segment", ylabel="D", xscale="log")
+                axes.plot(np.arange(1, shortest + 1), mean, label=f"{row} ({len(segments)} segments)", **looks[row])
+        axes.set(title=buffer_of(ipc), xscale="log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set(xlabel="matching iteration in a segment", ylabel="distance D of the gradients")
         axes.legend(fontsize="small")
+    figure.suptitle(title(results), fontsize="medium")
     return figure
 
 
 def confusions(results: Sequence[Result]) -> Figure | None:
-    """For each class what it is most often taken for, before the stream and after it, of DECO's first seed."""
-    found = [r for r in results if r["row"] == "DECO" and {"confusions_before", "confusions_after"} <= r.keys()]
+    """For each class what it is most often taken for, before the stream and after it, of the first seed of DECO, or of
+    DECO+ where there is no DECO."""
+    found = [
+        r for r in results if r["row"] in ("DECO", "DECO+") and {"confusions_before", "confusions_after"} <= r.keys()
+    ]
     if not found:
         return None
-    trial = min(found, key=lambda r: (-r["ipc"], r["seed"]))
-    classes = list(trial["confusions_after"])[:20]
-    figure = Figure(figsize=(10, 0.6 + 0.5 * len(classes)))
-    for number, when in enumerate(("before", "after")):
+    trial = min(found, key=lambda r: (r["row"], -r["ipc"], r["seed"]))
+    taken = {when: trial[f"confusions_{when}"] for when in ("before", "after")}
+    classes = list(taken["after"])[:20]
+    most = max(1, *(sum(count for _, count in taken[when].get(c, [])) for when in taken for c in classes))
+    figure = Figure(figsize=(12, 1.2 + 0.4 * len(classes)), layout="constrained")
+    for number, when in enumerate(taken):
         axes = figure.add_subplot(1, 2, number + 1)
         for place, name in enumerate(classes):
-            left = 0
-            for other, count in trial[f"confusions_{when}"].get(name, []):
-                axes.barh(place, count, left=left, color=f"C{list(trial['confusions_after']).index(other) % 10}")
-                axes.text(left + count / 2, place, other, ha="center", va="center", fontsize=6)
+            others, left = taken[when].get(name, []), 0
+            for shade, (_, count) in zip(SHADES, others, strict=False):
+                axes.barh(place, count, left=left, color=shade)
                 left += count
+            words = ", ".join(f"{other} {count}" for other, count in others[: len(SHADES)])
+            axes.text(left + most / 50, place, words, va="center", fontsize=8)
         axes.set_yticks(range(len(classes)), classes)
         axes.invert_yaxis()
-        axes.set(title=f"{when} the stream, {trial['ipc']} images per class", xlabel="test images taken for")
+        axes.set(title=f"{when} the stream", xlabel="test images of the class that are taken for others")
+        axes.set(xlim=(0, 2 * most))
+    size = f" ({buffer_of(trial['ipc'])})" if trial["ipc"] else ""
+    figure.suptitle(f"{trial['row']}{size}, {title([trial])}", fontsize="medium")
     return figure
 
 
@@ -122,32 +171,34 @@ def _changed_key(result: Result) -> str:
 
 def _study(key: str, results: Sequence[Result]) -> Figure:
     quantities: dict[str, Callable[[Result], float | None]] = {
-        "model accuracy, %": lambda r: r["final_accuracy"],
+        scored(results): lambda r: r["final_accuracy"],
         "frames kept, %": lambda r: r["kept"],
         "pseudo-labels right, %": lambda r: r["pseudo_accuracy"],
     }
-    figure, panels = _panels(len(quantities))
+    looks = looks_of(f"{row}, ipc {ipc}" if ipc else row for row, ipc in cells(results))
+    figure, panels = new_panels(len(quantities))
     for (label, quantity), axes in zip(quantities.items(), panels, strict=True):
-        for (row, ipc), trials in _cells(results).items():
+        for (name, style), trials in zip(looks.items(), cells(results).values(), strict=True):
             values = sorted({t["value"] for t in trials})
             runs = [[quantity(t) for t in trials if t["value"] == value] for value in values]
             known = [[100 * q for q in run if q is not None] for run in runs]
-            points = [(v, np.mean(k), np.std(k)) for v, k in zip(values, known, strict=True) if k]
+            points = [(v, np.mean(k), deviation(np.array(k))) for v, k in zip(values, known, strict=True) if k]
             if points:
                 x, mean, spread = np.array(points, np.float64).T
-                axes.errorbar(x, mean, spread, marker="o", capsize=3, label=f"{row}, ipc {ipc}")
+                axes.errorbar(x, mean, spread, marker="o", capsize=3, label=name, **style)
         if values and values[0] > 0 and values[-1] / values[0] >= 50:
             axes.set_xscale("log")
         axes.set(xlabel=STUDIED.get(key, key), ylabel=label)
         if axes.lines:
             axes.legend(fontsize="small")
+    figure.suptitle(title(results), fontsize="medium")
     return figure
 
 
 def buffers(results: Sequence[Result], folder: Path) -> dict[str, Figure]:
     """The buffer's images before and after the stream, side by side, one line per class; of each row's first seed."""
     figures = {}
-    for (row, ipc), trials in _cells(results).items():
+    for (row, ipc), trials in cells(results).items():
         trial = min(trials, key=lambda t: t["seed"])
         file = folder / Path(trial["file"]).with_suffix(".npz").name
         if not file.exists():
@@ -200,26 +251,3 @@ def _settings(results: Sequence[Result]) -> dict[str, list[Result]]:
 def _plain(text: object) -> str:
     """A text as part of a file name."""
     return "".join(c if c.isalnum() or c in "._" else "-" for c in str(text)).strip("-").lower()
-
-
-def _by_row(results: Iterable[Result]) -> dict[str, list[Result]]:
-    found = grouped(results, lambda result: result["row"])
-    return {row: found[row] for row in sorted(found, key=rank)}
-
-
-def _cells(results: Iterable[Result]) -> dict[tuple[str, int], list[Result]]:
-    return grouped(results, lambda result: (result["row"], result["ipc"]))
-
-
-def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(5.5 * count, 4))
-    panels = [figure.add_subplot(1, count, number + 1) for number in range(count)]
-    for axes in panels:
-        axes.grid(alpha=0.3)
-    return figure, panels
-
-
-def _line(axes: Axes, x: Sequence[float], runs: Doubles, label: str) -> None:
-    mean, spread = runs.mean(axis=0), runs.std(axis=0)
-    axes.plot(x, mean, label=f"{label} ({len(runs)} seed{'s' if len(runs) > 1 else ''})")
-    axes.fill_between(x, mean - spread, mean + spread, alpha=0.15)

@@ -132,6 +132,12 @@ def rank(row: str) -> tuple[int, str]:
     return (ORDER.index(row) if row in ORDER else len(ORDER)), row
 
 
+def labelled(result: Result) -> str:
+    """What was labelled, as titles say it: a share of the images, or a folder of their own."""
+    source = result.get("config", {}).get("labelled_from")
+    return f"labelled images of {source}" if source else f"{result['labelled']:.0%} labelled"
+
+
 def _setting(result: Result) -> tuple[Any, ...]:
     config = result.get("config", {})
     changed = " ".join(config.get("settings", ()))
@@ -142,9 +148,8 @@ def _setting(result: Result) -> tuple[Any, ...]:
 
 
 def _section(key: tuple[Any, ...], results: list[Result]) -> str:
-    dataset, labelled, source, stream, preset, start, scored, changed = key
-    known = f"labelled images of {source}" if source else f"{labelled:.0%} labelled"
-    title = f"### {dataset}, {known}, {stream}, preset {preset}"
+    dataset, _, _, stream, preset, start, scored, changed = key
+    title = f"### {dataset}, {labelled(results[0])}, {stream}, preset {preset}"
     title += f", {start} pre-training" if start != "plain" else ""
     title += f", {changed}" if changed else ""
     title += ", scored on validation images" if scored == "validation" else ""

@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from deco_benchmarks import plot
+from deco_benchmarks import looks, plot
 from deco_runtime.errors import DataError
 from made_results import made_result
+from matplotlib.axes import Axes
 
 
 def result(row: str, seed: int, final: float, settings: tuple[str, ...] = (), **more: object) -> dict[str, object]:
@@ -28,12 +29,45 @@ def result(row: str, seed: int, final: float, settings: tuple[str, ...] = (), **
     return made_result(row, seed, final, frozen=0.5, **{**drawn, **more})
 
 
+def legend_of(axes: Axes) -> list[str]:
+    legend = axes.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
 def test_learning_curves_are_means_over_seeds() -> None:
     figure = plot.learning_curves([result("DECO", 0, 0.6), result("DECO", 1, 0.7), result("Frozen", 0, 0.5)])
-    frozen, deco = figure.axes[0].lines
+    (axes,) = figure.axes
+    never, deco, _ = axes.lines
     assert deco.get_label() == "DECO (2 seeds)"
     np.testing.assert_allclose(deco.get_xydata(), [[0, 50], [1280, 65]])
-    np.testing.assert_allclose(frozen.get_ydata(), [50, 50])
+    assert deco.get_markevery() == [0]  # a point before the stream
+    np.testing.assert_allclose(never.get_ydata(), [50, 50])
+    assert legend_of(axes) == ["DECO (2 seeds)", "never updated (2 seeds)", "before the stream"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("frames seen", "test accuracy, %")
+    assert figure.get_suptitle() == "cifar10, 10% labelled, stream stc=500, 1 to 2 seeds, mean and standard deviation"
+
+
+def test_a_learner_without_a_buffer_starts_where_it_stands_itself() -> None:
+    """DECO+ knows more than the pre-trained model before it has seen a frame; ipc 0 is no size of a buffer."""
+    curve = [{"frames": 0, "accuracy": 0.55}, {"frames": 1280, "accuracy": 0.45}]
+    (axes,) = plot.learning_curves([result("DECO+", 0, 0.45, ipc=0, curve=curve)]).axes
+    assert axes.get_title() == ""
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [50, 50])  # although there is no row Frozen
+    np.testing.assert_allclose(axes.lines[1].get_ydata(), [55, 45])
+    assert legend_of(axes) == ["never updated", "DECO+", "before the stream"]  # from top to bottom, as they end
+
+
+def test_rows_without_a_buffer_are_beside_those_with_one() -> None:
+    figure = plot.learning_curves([result("DECO+", 0, 0.7, ipc=0), *(result("DECO", 0, 0.6, ipc=n) for n in (1, 10))])
+    assert [axes.get_title() for axes in figure.axes] == ["buffer: 1 image per class", "buffer: 10 images per class"]
+    for axes in figure.axes:
+        assert legend_of(axes) == ["DECO+", "DECO", "never updated", "before the stream"]
+
+
+def test_every_row_has_a_look_of_its_own() -> None:
+    found = [tuple(sorted(look.items())) for look in looks.looks_of(map(str, range(28))).values()]
+    assert len(set(found)) == 28
 
 
 def test_matching_loss_is_the_mean_over_segments_that_had_one() -> None:
@@ -63,10 +97,10 @@ def test_the_confusions_of_decos_first_seed() -> None:
     figure = plot.confusions([result("DECO", 0, 0.6), result("Frozen", 0, 0.5)])
     before, after = figure.axes
     assert [patch.get_width() for patch in before.patches] == [7]
-    assert [(patch.get_width(), text.get_text()) for patch, text in zip(after.patches, after.texts, strict=True)] == [
-        (5, "dog"),
-        (2, "cat"),
-    ]
+    assert [patch.get_width() for patch in after.patches] == [5, 2]
+    assert [text.get_text() for text in after.texts] == ["dog 5", "cat 2"]
+    assert before.get_xlim() == after.get_xlim()
+    assert figure.get_suptitle().startswith("DECO (buffer: 10 images per class), cifar10, ")
 
 
 def test_a_grid_has_a_line_per_class() -> None:

@@ -159,7 +159,7 @@ function group(each) {
     strip.append(picture);
   }
   const form = node("form");
-  const words = node("span", `${name}, ${percent(each.confidence)}, ${each.numbers.length} frames`);
+  const words = node("span", `${name}, ${percent(each.confidence)}, ${each.numbers.length} frame${each.numbers.length > 1 ? "s" : ""}`);
   const input = node("input");
   input.setAttribute("list", "names");
   input.placeholder = "a class, new or known";
