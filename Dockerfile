@@ -1,7 +1,7 @@
 # The device side for amd64 and arm64: deco-run, deco-doctor and, with EXTRAS=device,fleet, deco-fleet; no torch.
 #
 #   docker build -t deco-edge .           docker buildx build --platform linux/arm64 -t deco-edge . on another machine
-#   docker run --rm -v ./bundle:/bundle:ro --entrypoint deco-doctor deco-edge --bundle /bundle
+#   docker run --rm -v ./bundle:/bundle:ro --entrypoint deco-doctor deco-edge --bundle /bundle --state /state
 #   docker run --rm --device /dev/video0 --group-add "$(stat -c %g /dev/video0)" -p 8080:8080 \
 #       -v ./bundle:/bundle:ro -v deco-state:/state deco-edge \
 #       --bundle /bundle --state /state --camera 0 --page 0.0.0.0:8080

@@ -39,11 +39,18 @@ from deco_runtime.sources.view import Roi, View
     type=click.FloatRange(0.5, 60),
     help="How long to look at the camera.",
 )
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where learned state will be kept, as for deco-run: try that disk.  [default: beside BUNDLE]",
+)
 @click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object instead of lines.")
 def command(
     bundle: Path | None,
     camera_value: str | None,
     seconds: float,
+    state: Path | None,
     json_wanted: bool,
     provider: str,
     roi: tuple[Roi, ...],
@@ -69,7 +76,7 @@ def command(
             "leave --provider out to see what the installed onnxruntime offers"
         )
     found = []
-    for finding in examine(bundle, camera_value, seconds, views(1, roi, rotate, every)[0], provider):
+    for finding in examine(bundle, camera_value, seconds, views(1, roi, rotate, every)[0], provider, state):
         found.append(finding)
         if not json_wanted:
             click.echo(finding.line())
@@ -82,23 +89,28 @@ command.params += [provider_option(), *view_options()]
 
 
 def examine(
-    bundle: Path | None, camera_value: str | None, seconds: float, view: View, provider: str = "auto"
+    bundle: Path | None,
+    camera_value: str | None,
+    seconds: float,
+    view: View,
+    provider: str = "auto",
+    state: Path | None = None,
 ) -> Iterator[Finding]:
     """All findings, in the order in which one thing needs the other. view: how the camera is looked at. provider: what
-    the graphs are tried on."""
+    the graphs are tried on. state: where learned state will be, None for beside the bundle."""
     yield from board.findings()
     broken: set[str] = set()
     for finding in packages.findings():
         if finding.figures.get("imported") is False:
             broken.add(finding.check)
         yield finding
-    state, state_bytes, size = Path(), 0, None
+    state_bytes, size = 0, None
     if bundle is not None:
-        state = Path(os.path.realpath(bundle) + "-state")  # as deco-run has it, but also for what is no bundle
+        state = state or Path(os.path.realpath(bundle) + "-state")  # as deco-run has it, but also for what is no bundle
         for finding in graphs.findings(bundle, broken, provider):
             state_bytes, size = finding.figures.get("state_bytes", state_bytes), finding.figures.get("size", size)
             yield finding
-    yield from disk.findings(state, state_bytes)
+    yield from disk.findings(state or Path(), state_bytes)
     if camera_value is not None:
         yield from camera.findings(camera_value, seconds, broken, view, size)
 

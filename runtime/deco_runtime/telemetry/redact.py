@@ -21,6 +21,9 @@ _HARMLESS = {
 _SECRET = r"pass|pwd|psw|token|secret|api_?key|access_?key|auth|credential|signature|session"
 """Of names whose values are hidden in words that are no address too."""
 
+_LONG = re.compile(r"\S{1001,}")
+"""No address is so long that people need to read it, and the patterns take time with the cube of a word's length."""
+
 _URL = re.compile(
     # With blanks in the password, where it cannot be a port; else up to the next blank.
     r"\b(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/+)"
@@ -36,9 +39,11 @@ _PUNCTUATION = ".,;:!'\")]}"
 
 def redact(text: str) -> str:
     """The text with every address in it as it may be shown: scheme, host, port, path, harmless values; `***` for what
-    may be a secret. Of a text without an address nothing changes, and nothing changes the second time."""
+    may be a secret, and for a word of more than 1,000 characters that may be an address. Of a text without an address
+    nothing changes, and nothing changes the second time."""
     if ":" not in text and "=" not in text:
         return text
+    text = _LONG.sub(lambda word: HIDDEN if set(":=") & set(word[0]) else word[0], text)
     parts, end = [], 0
     for match in _URL.finditer(text):
         rest = match["rest"].rstrip(_PUNCTUATION)
