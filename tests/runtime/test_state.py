@@ -126,7 +126,9 @@ def test_round_trip_bit_for_bit(recipe: str, tmp_path: Path, bundle: Bundle) -> 
         assert [array.tobytes() for array in arrays_of(one).values()] == [a.tobytes() for a in arrays_of(two).values()]
     assert other.kept.best.tolist() == it.kept.best.tolist()
     assert (other.kept.rejections, other.kept.pause) == (5, 50)
-    assert [getattr(again, name) for name in COUNTS] == [getattr(learner, name) for name in COUNTS] == [5, 6, 7, 8, 9]
+    assert (
+        [getattr(again, name) for name in COUNTS] == [getattr(learner, name) for name in COUNTS] == [5, 6, 7, 8, 9, 10]
+    )
     assert again.rng.random(5, np.float32).tobytes() == learner.rng.random(5, np.float32).tobytes()
     assert again.rng.permutation(50).tolist() == learner.rng.permutation(50).tolist()
     assert again.rng.standard_normal(9).tobytes() == learner.rng.standard_normal(9).tobytes()

@@ -30,7 +30,7 @@ def give(message: Message, context: Context) -> Message:
 
     def job() -> RecordDict:
         asked = message.content.config_records["asked"]
-        offer = of_device.give(*_device(), str(asked["how"]), _least(float(asked["least"])))
+        offer = of_device.give(*_device(), str(asked["how"]), _least(float(asked["least"])), _noise())
         values = ConfigRecord({"name": offer.name, "number": offer.number, "how": offer.how, "bundle": offer.bundle})
         arrays = ArrayRecord({name: Array(array) for name, array in offer.arrays.items()})
         return RecordDict({"offer": values, "sums": arrays})
@@ -49,7 +49,8 @@ def take(message: Message, context: Context) -> Message:
         told = of_device.take(*_device(), fleet, int(has["number"]), str(has["refused"]))
         what = f"not taken up: that {told['refused']}" if told["refused"] else "taken up"
         _say(f"the fleet's sums of {told['frames']} frames were {what}")
-        return RecordDict({"told": ConfigRecord({"refused": told["refused"] or ""})})
+        # What the guard says is of what the device itself has seen, without noise.
+        return RecordDict({"told": ConfigRecord({"refused": (told["refused"] or "") if _noise() is None else ""})})
 
     return _answer(message, job)
 
@@ -76,6 +77,12 @@ def _least(asked: float) -> float:
     """Frames that a difference must be of: the server may ask for more than the device does, never for fewer."""
     own = float(os.environ.get(NODE["least"], LEAST))
     return asked if asked > own else own
+
+
+def _noise() -> float | None:
+    """ε; None for no noise."""
+    epsilon = os.environ.get(NODE["noise"])
+    return None if epsilon is None else float(epsilon)
 
 
 def _say(words: str) -> None:

@@ -30,16 +30,17 @@ class Offer:
     arrays: Mapping[str, Array]
 
 
-def give(state: Path, bundle_path: Path | None, how: str, least: float) -> Offer:
+def give(state: Path, bundle_path: Path | None, how: str, least: float, epsilon: float | None = None) -> Offer:
     """The device's next difference of at least so many frames. bundle_path: as for `open_alone`, where no run is on.
+    epsilon: as for `device.offer`.
 
     Raises the DecoError of whatever cannot be used.
     """
     hello = door.ask(state, {"do": "hello"})
     if hello is None:
         it = open_alone(state, bundle_path)
-        return _offer(device.offer(state, it.guarded, it.bundle, how, least, it.save), it.bundle)
-    door.ask(state, {"do": "offer", "how": how, "least": least})
+        return _offer(device.offer(state, it.guarded, it.bundle, how, least, it.save, epsilon), it.bundle)
+    door.ask(state, {"do": "offer", "how": how, "least": least, "epsilon": epsilon})
     bundle = open_bundle(Path(hello["bundle"]))
     place = members.kept(state, start(bundle).statistics, bundle.hash)
     assert place is not None  # the run has just written it

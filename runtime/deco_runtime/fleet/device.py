@@ -12,6 +12,7 @@ from pathlib import Path
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet import member as members
 from deco_runtime.fleet.member import Member
+from deco_runtime.fleet.noise import Noise
 from deco_runtime.fleet.sums import HOW, frames
 from deco_runtime.learning.arrays import arrays_of, memory_like
 from deco_runtime.learning.guard import Unguarded
@@ -26,19 +27,36 @@ MERGED = "fleet.merged.deco"
 
 
 def offer(
-    directory: Path, guarded: Unguarded, bundle: Bundle, how: str, least: float, save: Callable[[], None]
+    directory: Path,
+    guarded: Unguarded,
+    bundle: Bundle,
+    how: str,
+    least: float,
+    save: Callable[[], None],
+    epsilon: float | None = None,
 ) -> Member:
     """The device's place with a difference under way, if there is one of at least so many frames.
 
-    save: has what is learned on the disk, since what is sent must not be lost here. Raises UsageError for a recipe that
-    is not made of sums and for numbers that are not known, StateError where the disk refuses or what is on it cannot be
-    used.
+    save: has what is learned on the disk, since what is sent must not be lost here. epsilon: of the noise that is put
+    on what is sent from now on, see `noise`; None for none. Raises UsageError for a recipe that is not made of sums,
+    for numbers that are not known and for no ε, StateError where the disk refuses or what is on it cannot be used.
     """
     if how not in HOW:
         raise UsageError(
             f"expected numbers of {', '.join(HOW)}, but found {how!r:.40}; use the same version as the server"
         )
-    place = members.offered(_place(directory, guarded, bundle), _own(guarded), how, least)
+    place, noise, learner = _place(directory, guarded, bundle), None, members.of_sums(guarded.learner)
+    if epsilon is not None:
+        noise = Noise(epsilon, learner.start.statistics)
+        if learner.longest > noise.most:
+            # No noise hides frames that were added up as they are: they stay here, also those that nobody judged yet.
+            # In this order, since a state that is bound must not be found beside a place that has these to send.
+            learner.memory = guarded.accepted
+            place = members.forgone(place, _own(guarded))
+            members.keep(directory, place, bundle.hash)
+            learner.longest = noise.most
+    place = members.offered(place, _own(guarded), how, least, noise)
+    learner.offers = place.offers
     save()
     members.keep(directory, place, bundle.hash)
     return place
@@ -87,4 +105,7 @@ def _place(directory: Path, guarded: Unguarded, bundle: Bundle) -> Member:
 
 
 def _settled(place: Member, guarded: Unguarded) -> Member:
-    return members.settled(place, _own(guarded), guarded.learner.merges, guarded.learner.segments)
+    learner = guarded.learner
+    found = members.settled(place, _own(guarded), learner.merges, learner.offers)
+    learner.offers = found.offers  # what went back once is not taken for older again
+    return found

@@ -115,10 +115,10 @@ class Control:
         """Go back to one of BACK; what people taught stays."""
         return self._ask(lambda: self._back(to))
 
-    def offer(self, how: str, least: float) -> None:
+    def offer(self, how: str, least: float, epsilon: float | None = None) -> None:
         """Put what the fleet lacks of this device where its client finds it, see `fleet.device`."""
         run = self._run
-        self._ask(lambda: device.offer(self._directory, run.guarded, run.bundle, how, least, run.save_now))
+        self._ask(lambda: device.offer(self._directory, run.guarded, run.bundle, how, least, run.save_now, epsilon))
 
     def take_up(self) -> happened.FleetMerged:
         """Go by the fleet's sums that its client put there."""

@@ -97,7 +97,8 @@ class Door(Listener):
         if what == "undo":
             return asdict(control.undo())
         if what == "offer":
-            control.offer(str(asked["how"]), float(asked["least"]))
+            epsilon = asked.get("epsilon")
+            control.offer(str(asked["how"]), float(asked["least"]), None if epsilon is None else float(epsilon))
             return {}
         if what == "take up":
             return asdict(control.take_up())
