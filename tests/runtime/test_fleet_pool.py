@@ -16,7 +16,8 @@ from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet import device
 from deco_runtime.fleet import member as members
 from deco_runtime.fleet.member import FILE, Member
-from deco_runtime.fleet.pool import MOST_MEMBERS, Place, Pool
+from deco_runtime.fleet.pool import Pool
+from deco_runtime.fleet.roll import MOST_MEMBERS, Place
 from deco_runtime.fleet.sums import HOW, minus
 from deco_runtime.learning import registry
 from deco_runtime.learning.guard import Guarded

@@ -18,7 +18,8 @@ from deco_runtime.engine import Engine
 from deco_runtime.engines.registry import open_engine
 from deco_runtime.fleet import device
 from deco_runtime.fleet import member as members
-from deco_runtime.fleet.pool import Place, Pool
+from deco_runtime.fleet.pool import Pool
+from deco_runtime.fleet.roll import Place
 from deco_runtime.fleet.sums import frames, unpacked
 from deco_runtime.learning import registry
 from deco_runtime.learning.arrays import Array

@@ -49,7 +49,7 @@ def fleet() -> None:
 @click.option("--address", metavar="HOST:PORT",
               help=f"Where devices reach the server.  [default: 0.0.0.0:{PORT}; 127.0.0.1:{PORT} with --insecure]",
               )  # fmt: skip
-@click.option("--recipe", type=RecipeName(), help="deco+ or slda.  [default: the bundle's]")
+@click.option("--recipe", type=RecipeName(), help="deco+, slda or paper.  [default: the bundle's]")
 @click.option("--every", type=click.FloatRange(1), default=600.0, show_default=True, metavar="SECONDS",
               help="From one round to the next. One waits so long for devices, or a minute.")  # fmt: skip
 @click.option("--how", type=click.Choice(HOW), default=HOW[0], show_default=True,
@@ -84,7 +84,7 @@ def serve(
             "again with more labels")  # fmt: skip
     if insecure and not is_loopback(host):
         say(f"warning: whoever reaches {host}:{port} can join this fleet, and read what is sent")
-    say(f"serves {bundle} at {host}:{port}; {len(pool.places)} devices are in its sums, of {pool.frames:.0f} frames")
+    say(f"serves {bundle} at {host}:{port}; {len(pool.places)} devices are in it, of {pool.frames:.0f} {pool.UNIT}")
     del pool
     wanted = Served(
         bundle, state, recipe or "", host, port, every, how, least, rounds, flower.Tls(*tls) if tls else None

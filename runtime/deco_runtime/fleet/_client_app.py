@@ -16,10 +16,13 @@ from flwr.common.constant import ErrorCode
 
 from deco_runtime.errors import DecoError
 from deco_runtime.fleet import client as of_device
+from deco_runtime.fleet.images import Images
 from deco_runtime.fleet.keeper import NODE
 from deco_runtime.fleet.member import LEAST
 from deco_runtime.fleet.told import Teller
+from deco_runtime.learning.arrays import Memory
 from deco_runtime.learning.regression import Statistics
+from deco_runtime.telemetry.happenings import FleetMerged
 
 client = ClientApp()
 
@@ -45,10 +48,9 @@ def take(message: Message, context: Context) -> Message:
     def job() -> RecordDict:
         has = message.content.config_records["has"]
         record = message.content.array_records["sums"]
-        fleet = Statistics(record["a"].numpy(), record["b"].numpy())
+        fleet: Memory = Images(record["x"].numpy()) if "x" in record else Statistics(*(record[n].numpy() for n in "ab"))
         told = of_device.take(*_device(), fleet, int(has["number"]), str(has["refused"]))
-        what = f"not taken up: that {told['refused']}" if told["refused"] else "taken up"
-        _say(f"the fleet's sums of {told['frames']} frames were {what}")
+        _say(FleetMerged(**told).words)
         # What the guard says is of what the device itself has seen, without noise.
         return RecordDict({"told": ConfigRecord({"refused": (told["refused"] or "") if _noise() is None else ""})})
 

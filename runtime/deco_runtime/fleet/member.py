@@ -75,8 +75,8 @@ def of_sums(learner: Learner) -> TeachableLearner:
     """The learner. Raises UsageError for one whose learning is not made of sums."""
     if not isinstance(learner, TeachableLearner):
         raise UsageError(
-            f"expected a recipe whose devices can be added up, deco+ or slda, but found {learner.recipe.name!r}; "
-            "choose one of these"
+            f"expected a recipe whose devices can be added up, deco+ or slda, or their images condensed, paper, but "
+            f"found {learner.recipe.name!r}; choose one of these"
         )
     return learner
 
@@ -129,16 +129,21 @@ def confirmed(member: Member, number: int) -> Member:
     Raises StateError for a number that cannot be, of a server that lacks what it had or has what was never sent: what
     it hands out are not the sums that this device is part of.
     """
-    if not member.number <= number <= member.number + (member.sent is not None):
-        raise StateError(
-            f"expected a server that has {member.number} differences of this device, or the next one too, but it says "
-            f"{number}: one of the two has gone back to an older state, or it is another fleet; bring back the newer "
-            f"one, or move {FILE} away to join anew"
-        )
+    check_number(member.number, member.sent is not None, number)
     if number == member.number:
         return member
     assert member.sent is not None
     return replace(_passed(member, member.sent), number=number)
+
+
+def check_number(last: int, under_way: bool, number: int) -> None:
+    """Raise StateError unless a server may say this number. last: of what is confirmed."""
+    if not last <= number <= last + under_way:
+        raise StateError(
+            f"expected a server that has {last} differences of this device, or the next one too, but it says {number}: "
+            "one of the two has gone back to an older state, or it is another fleet; bring back the newer one, or move "
+            f"{FILE} away to join anew"
+        )
 
 
 def withdrawn(member: Member, refused: str) -> Member:
@@ -191,18 +196,28 @@ def kept(directory: Path, like: Statistics, bundle: str) -> Member | None:
     except StateError:
         raise
     except Exception as error:  # numpy, zipfile and json raise a dozen kinds
-        raise StateError(
-            f"expected the device's place in its fleet in {path}, but it is damaged ({error}); move it away: what the "
-            "device has learned so far is not sent then"
-        ) from error
+        raise damaged(path, error) from error
 
 
-def _member(arrays: Mapping[str, Array], values: Mapping[str, Any], like: Statistics, bundle: str) -> Member:
+def damaged(path: Path, error: Exception) -> StateError:
+    """What to say of a file that cannot be read."""
+    return StateError(
+        f"expected the device's place in its fleet in {path}, but it is damaged ({error}); move it away: what the "
+        "device has learned so far is not sent then"
+    )
+
+
+def check_bundle(values: Mapping[str, Any], bundle: str) -> None:
+    """Raise StateError for a place in the fleet of another bundle."""
     if values["bundle"] != bundle:
         raise StateError(
             f"expected the place in a fleet of this bundle, but {FILE} is of another one; give that bundle, or another "
             "--state"
         )
+
+
+def _member(arrays: Mapping[str, Array], values: Mapping[str, Any], like: Statistics, bundle: str) -> Member:
+    check_bundle(values, bundle)
     how = str(values["how"])
     if how not in HOW:
         raise ValueError("it is sent in numbers that are not known")
