@@ -101,8 +101,8 @@ class Rounds:
         self._told: dict[str, tuple[int, int]] = {}  # what each device was handed last: segments, its own number
 
     def go(self, patience: float) -> None:
-        """Ask all devices that are there, add up what they answer within so many seconds, and hand the sums to these
-        unless they have them. Raises StateError where the disk refuses."""
+        """Ask all devices that are there, take in what they answer within so many seconds, and hand what the fleet has
+        learned to these unless they have it. Raises StateError where the disk refuses."""
         pool, ledger = self._pool, self._ledger
         asked = RecordDict({"asked": ConfigRecord({"how": self._how, "least": self._least})})
         names: dict[int, str] = {}
