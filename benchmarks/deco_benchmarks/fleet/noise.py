@@ -19,7 +19,7 @@ from deco_runtime.learning.regression import Statistics
 from deco_runtime.learning.teachable import TeachableLearner
 from deco_runtime.types import Segment
 
-from deco_benchmarks.fleet import shared
+from deco_benchmarks.fleet import footage, shared
 from deco_benchmarks.fleet.shared import Home, with_home, with_out, with_seed
 
 DELTA = 1e-6
@@ -34,7 +34,7 @@ EPSILONS = (1.0, 3.0, 10.0, inf)
 @with_out
 def command(home: Home, bound: float, draws: int, seed: int, out: Any) -> None:
     """Devices that see one class each, and add noise to what they send; one round."""
-    streams = shared.parts_of_classes(home.stream, home.segment, seed)
+    streams = footage.parts_of_classes(home.stream, home.segment, seed)
     most = bound * usual(home.known)
     lengths = np.linalg.norm(home.stream.observed["phi"], axis=1)
     seen = [learned(home, stream, inf) for stream in streams]
@@ -74,7 +74,7 @@ def learned(home: Home, places: Any, most: float) -> Statistics:
     learner.interrupted()
     assert isinstance(learner, TeachableLearner)
     learner.longest = most
-    for part in shared.cut(places, max(len(places) // home.segment, 1), home.segment):
+    for part in footage.cut(places, max(len(places) // home.segment, 1), home.segment):
         seen = home.stream[part]
         learner.learn(Segment(seen.observed, seen.labels, np.ones(len(part), np.float32), seen.labels))
     found = minus(learner.memory, home.known)
