@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from deco_benchmarks.fleet import scale, secure, shared
+from deco_benchmarks.fleet import footage, scale, secure, shared
 from deco_benchmarks.fleet.__main__ import main
 from deco_benchmarks.fleet.shared import Home
 from deco_runtime.fleet.sums import HOW, unpacked
@@ -67,7 +67,7 @@ def test_merged_devices_are_the_one_that_saw_all(bundle_path: Path, seen: Path, 
 
 
 def test_takes_are_split_over_devices(bundle_path: Path, seen: Path, tmp_path: Path, home: Home) -> None:
-    parts = shared.parts_of_takes(home.stream, 8, 3, 0)
+    parts = footage.parts_of_takes(home.stream, 8, 3, 0)
     takes = [set(home.stream.takes[part].tolist()) for part in parts]
     assert not takes[0] & takes[1]
     assert not takes[1] & takes[2]

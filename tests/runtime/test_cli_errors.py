@@ -362,7 +362,7 @@ def test_state_of_the_version_before(bundle_path: Path, state: Path, monkeypatch
         learned(bundle_path, state)
     before = (state / CURRENT).read_bytes()
     words = (
-        f"expected learned state of schema 7, but {state / CURRENT} is of schema 5; "
+        f"expected learned state of schema 8, but {state / CURRENT} is of schema 5; "
         "use the deco-edge version that wrote it, or another --state"
     )
     usual = ("--bundle", bundle_path, "--state", state, "--demo")

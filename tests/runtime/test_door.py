@@ -80,7 +80,7 @@ def raw(place: Path, send: Callable[[socket.socket], object]) -> dict[str, Any]:
 def test_people_teach_correct_and_undo(bundle: Bundle, place: Path) -> None:
     with going(bundle, place) as run:
         hello = ask(place, {"do": "hello"})
-        assert hello == {"bundle": str(bundle.path.resolve()), "hash": bundle.hash}
+        assert hello == {"bundle": str(bundle.path.resolve()), "hash": bundle.hash, "recipe": "deco+"}
         told = ask(place, *pictures(bundle, 10))
         assert told is not None
         assert (told["name"], told["frames"], told["new"], told["refused"], told["teachings"]) == (

@@ -32,6 +32,7 @@ ENVIRONMENT.pop("http_proxy", None)
 LEAST, NEVER = "20", "1000000"
 """Frames of a difference: few, and more than there will be."""
 PATIENCE_S = 120.0
+JOIN = ["join", "--state", "S", "--server", "127.0.0.1:1"]
 
 flower = pytest.mark.skipif(util.find_spec("flwr") is None, reason="needs Flower: pip install 'deco-edge[fleet]'")
 
@@ -175,7 +176,7 @@ def test_two_devices_learn_as_one_whoever_is_killed(bundle: Bundle, tmp_path: Pa
         killed.says("learns with the fleet")
         killed.kill()
         serving = serve()
-        serving.says("1 devices are in its sums")
+        serving.says("1 devices are in it")
         devices.append(join(1, alone))
         until(lambda: set(places(server)) == {each.name for each in offers}, serving.log)
         devices[1].says("were taken up")
@@ -222,11 +223,14 @@ def total(bundle: Bundle, offers: list[Member]) -> tuple[Any, Any]:
     ("code", "words", "arguments"),
     [
         (2, "expected either --tls", ["serve", "--bundle", "BUNDLE", "--state", "S"]),
-        (2, "deco+ or slda", ["serve", "--bundle", "BUNDLE", "--state", "S", "--insecure"]),
         (4, "missing", ["serve", "--bundle", "missing", "--state", "S", "--insecure", "--recipe", "deco+"]),
         (2, "HOST:PORT", ["serve", "--bundle", "BUNDLE", "--state", "S", "--insecure", "--address", "here"]),
-        (2, "--key FILE", ["join", "--state", "S", "--server", "127.0.0.1:1"]),
+        (2, "--key FILE", JOIN),
         (2, "HOST:PORT", ["join", "--state", "S", "--server", "fleet.example", "--insecure"]),
+        *(
+            (2, "--noise EPSILON to be a finite number above 0", [*JOIN, "--insecure", "--noise", text])
+            for text in ("0", "-1", "nan", "inf")
+        ),
         (7, "found none", ["status", "--state", "S"]),
         (7, "start deco-fleet serve first", ["allow", "--state", "S", __file__]),
     ],

@@ -16,7 +16,8 @@ from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet import device
 from deco_runtime.fleet import member as members
 from deco_runtime.fleet.member import FILE, Member
-from deco_runtime.fleet.pool import MOST_MEMBERS, Place, Pool
+from deco_runtime.fleet.pool import Pool
+from deco_runtime.fleet.roll import MOST_MEMBERS, Place
 from deco_runtime.fleet.sums import HOW, minus
 from deco_runtime.learning import registry
 from deco_runtime.learning.guard import Guarded
@@ -424,6 +425,30 @@ def test_a_device_that_went_back_sends_nothing_twice(bundle: Bundle, runs_on: En
     assert pool.sums.b[-1].sum() - first.b[-1].sum() == pytest.approx(new_frames, abs=0.1)
     assert it.take_up(pool)
     same(it.now.a, pool.sums.a, 1e-6)
+
+
+def test_a_device_that_went_back_and_learned_more_is_seen_through(
+    bundle: Bundle, runs_on: Engine, frames: Any, new: Any
+) -> None:
+    """By what it has offered since, not by how much it has learned: what it forgot is neither sent nor taken away."""
+    pool, it = open_pool(bundle, runs_on, frames), new()
+    segments = stream(frames, 0, 1)
+    saved = it.guarded.arrays(), it.guarded.values()
+    it.see(segments[:3])
+    assert it.send(pool) is None
+    pool.settle()
+    first = pool.sums
+    it.guarded.restore(*saved)
+    it.see(segments[3:9])
+    assert it.send(pool) is None  # the first one again
+    assert pool.settle() is None
+    np.testing.assert_array_equal(pool.sums.b, first.b)
+    it.see(segments[9:11])
+    assert it.take_up(pool)
+    assert it.send(pool) is None
+    pool.settle()
+    new_frames = sum(len(segment) for segment in segments[9:11])
+    assert pool.sums.b[-1].sum() - first.b[-1].sum() == pytest.approx(new_frames, abs=0.1)
 
 
 def test_frames_of_a_refused_difference_are_sent_with_others(

@@ -57,12 +57,46 @@ def offer(values: dict[str, Any], arrays: dict[str, Array]) -> RecordDict:
     return RecordDict({"offer": ConfigRecord(values), "sums": ArrayRecord(arrays)})
 
 
-def test_whatever_devices_answer_a_round_ends(
-    bundle: Bundle, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And what a good one sends is added."""
+@pytest.fixture(autouse=True)
+def _as_in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_run_id", "_node_id", "_task_id"):  # as Flower sets them for the process of a task
         monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def test_images_go_round_as_sums_do(bundle: Bundle, place: Path, tmp_path: Path) -> None:
+    """Under `paper`, with a server's own recipe: two devices whose images are new, one with noise in their place."""
+    with going(bundle, place, "paper") as run:
+        learn(run, 3)
+        it = client.give(place, None, "fp32", LEAST)
+    x = it.arrays["x"]
+    good = {"name": it.name, "number": it.number, "how": it.how, "bundle": it.bundle}
+    noise = np.random.default_rng(0).normal(0, 1, x.shape).astype(np.float32)
+    pool, _ = open_pool(bundle, "paper", LEAST, tmp_path)
+    before = pool.handed.x
+    grid = Devices(
+        {
+            1: offer(good, {"x": Array(x)}),
+            2: offer({**good, "name": "other"}, {"x": Array((0.9 * x).astype(np.float32))}),
+            3: offer({**good, "name": "noise"}, {"x": Array(noise)}),
+            4: offer({**good, "name": "sums"}, {"a": Array(x)}),
+        }
+    )
+    said: list[str] = []
+    Rounds(grid, pool, tmp_path, "fp32", LEAST, said.append).go(1.0)
+    ledger = Ledger.read(tmp_path)
+    assert (ledger.asked, ledger.taken, ledger.unit) == (4, pool.taken, "condensed images")
+    assert pool.taken + len(pool.left_out) == 2
+    assert (np.abs(pool.handed.x - before).max() > 0) == (pool.taken > 0)
+    assert any("noise has labels of which" in line for line in said), said
+    assert any("sums does not fit the bundle" in line for line in said), said
+    np.testing.assert_array_equal(grid.taken[1].array_records["sums"]["x"].numpy(), pool.handed.x)
+    assert grid.taken[1].config_records["has"]["number"] == pool.number(it.name)
+    shown = "\n".join(lines(tmp_path))
+    assert f"learned of {20 * (1 + pool.taken)} condensed images" in shown
+
+
+def test_whatever_devices_answer_a_round_ends(bundle: Bundle, place: Path, tmp_path: Path) -> None:
+    """And what a good one sends is added."""
     with going(bundle, place) as run:
         learn(run, 3)
         it = client.give(place, None, "fp32", LEAST)

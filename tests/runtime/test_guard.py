@@ -565,6 +565,7 @@ def test_what_was_learned_without_a_guard_is_vetted_against_the_bundles_model(ha
     for number in range(4):
         plain.learn(frames([number % 3] * 5))
     plain.learner.model = -plain.learner.model if harmful else 1.01 * plain.learner.model
+    plain.learner.offers = 2
     guarded = guarded_deco(RECIPE)
     it = guarded.learner
     model, memory = it.model, it.memory
@@ -583,6 +584,7 @@ def test_what_was_learned_without_a_guard_is_vetted_against_the_bundles_model(ha
         assert np.array_equal(it.model, plain.learner.model)
         assert guarded.kept.best is verdict.best
     assert it.segments == 4
+    assert it.offers == (0 if harmful else 2)  # what a fleet was given is no more in what is left
 
 
 @pytest.mark.parametrize(

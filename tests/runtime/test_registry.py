@@ -331,7 +331,14 @@ def test_the_learner_of_another_package_learns_and_goes_on(means: Path, bundle_p
         assert array.tobytes() == two[0][name].tobytes(), name
     assert one[1] == two[1]
     assert (one[1]["schema"], one[1]["recipe"]) == (SCHEMA, "means")
-    assert one[1]["values"]["counts"] == {"segments": 5, "since_retrain": 0, "retrains": 5, "dropped": 0, "merges": 0}
+    assert one[1]["values"]["counts"] == {
+        "segments": 5,
+        "since_retrain": 0,
+        "retrains": 5,
+        "dropped": 0,
+        "merges": 0,
+        "offers": 0,
+    }
     assert one[0]["frames"].sum() == 5 * 32
     told, again = (events(tmp_path / f"{state}.jsonl", "segment") for state in ("one", "two"))
     assert [each["number"] for each in told] == [1, 2, 3, 4, 5]

@@ -117,7 +117,14 @@ def test_demo_learns_scores_and_reports(name: str, recipe: list[str], bundle_pat
     assert retrains[0]["accepted"]
     dropped = sum(not line["accepted"] for line in retrains)
     state = learned(tmp_path / "s", bundle_path, name)
-    assert counts(state) == {"segments": 13, "since_retrain": 1, "retrains": 6, "dropped": dropped, "merges": 0}
+    assert counts(state) == {
+        "segments": 13,
+        "since_retrain": 1,
+        "retrains": 6,
+        "dropped": dropped,
+        "merges": 0,
+        "offers": 0,
+    }
     assert state.position == 208
     assert not np.array_equal(state.arrays["model"], start_of(bundle_path, name).learner.model)
     assert summary["learned"] == events(tmp_path / "e", "score")[-1]["deployed"]
@@ -255,7 +262,7 @@ def test_a_signal_stops_cleanly_and_quickly(number: signal.Signals, bundle_path:
         summary, _ = stop(process, number)
     assert summary["segments"] == 2
     state = learned(tmp_path / "s", bundle_path)
-    assert counts(state) == {"segments": 2, "since_retrain": 2, "retrains": 0, "dropped": 0, "merges": 0}
+    assert counts(state) == {"segments": 2, "since_retrain": 2, "retrains": 0, "dropped": 0, "merges": 0, "offers": 0}
     summary, _ = run(bundle_path, "--demo", "--state", f"{tmp_path}/s", "--max-segments", "1")
     assert summary["retrains"] == 1  # the one that was due
     run(bundle_path, "--demo", "--state", f"{tmp_path}/whole", "--max-segments", "3")

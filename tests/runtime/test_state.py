@@ -126,7 +126,9 @@ def test_round_trip_bit_for_bit(recipe: str, tmp_path: Path, bundle: Bundle) -> 
         assert [array.tobytes() for array in arrays_of(one).values()] == [a.tobytes() for a in arrays_of(two).values()]
     assert other.kept.best.tolist() == it.kept.best.tolist()
     assert (other.kept.rejections, other.kept.pause) == (5, 50)
-    assert [getattr(again, name) for name in COUNTS] == [getattr(learner, name) for name in COUNTS] == [5, 6, 7, 8, 9]
+    assert (
+        [getattr(again, name) for name in COUNTS] == [getattr(learner, name) for name in COUNTS] == [5, 6, 7, 8, 9, 10]
+    )
     assert again.rng.random(5, np.float32).tobytes() == learner.rng.random(5, np.float32).tobytes()
     assert again.rng.permutation(50).tolist() == learner.rng.permutation(50).tolist()
     assert again.rng.standard_normal(9).tobytes() == learner.rng.standard_normal(9).tobytes()
@@ -354,7 +356,7 @@ def test_state_of_another_version(saved: Path, bundle: Bundle, schema: Any) -> N
     with pytest.raises(StateError) as caught:
         load(saved, bundle)
     assert str(caught.value) == (
-        f"expected learned state of schema 7, but {saved / CURRENT} is of schema {schema!r}; "
+        f"expected learned state of schema 8, but {saved / CURRENT} is of schema {schema!r}; "
         "use the deco-edge version that wrote it, or another --state"
     )
 
@@ -374,7 +376,7 @@ def test_what_the_last_version_wrote_is_refused_in_one_sentence(recipe: str, tmp
     with pytest.raises(StateError) as caught:
         load(tmp_path, bundle, recipe)
     assert str(caught.value) == (
-        f"expected learned state of schema 7, but {tmp_path / CURRENT} is of schema 5; "
+        f"expected learned state of schema 8, but {tmp_path / CURRENT} is of schema 5; "
         "use the deco-edge version that wrote it, or another --state"
     )
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {CURRENT: before}

@@ -15,7 +15,8 @@ from deco_runtime.pictures.folder import split_folder
 from deco_runtime.storage.bundle import open_bundle
 
 from deco_benchmarks.fleet import hostile, merge, noise, numbers, scale, secure, union
-from deco_benchmarks.fleet.shared import observe, path, with_bundle
+from deco_benchmarks.fleet.footage import observe
+from deco_benchmarks.fleet.shared import path, with_bundle
 
 
 @click.group(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})

@@ -16,7 +16,7 @@ from deco_runtime.fleet.pool import Pool
 from deco_runtime.fleet.sums import minus, packed
 from deco_runtime.learning.regression import Statistics, square, upper
 
-from deco_benchmarks.fleet import shared
+from deco_benchmarks.fleet import footage, shared
 from deco_benchmarks.fleet.shared import Device, Home, Unchecked, with_home, with_out, with_seed
 
 
@@ -27,7 +27,7 @@ from deco_benchmarks.fleet.shared import Device, Home, Unchecked, with_home, wit
 @with_out
 def command(home: Home, attacker: int, seed: int, out: Path) -> None:
     """One of the devices, each of which sees one class only, sends something else; ten rounds of the same."""
-    streams = shared.parts_of_classes(home.stream, home.segment, seed)
+    streams = footage.parts_of_classes(home.stream, home.segment, seed)
     mixed = np.random.default_rng(seed).permutation(np.concatenate(streams))[: len(streams[attacker])]
     with TemporaryDirectory() as root:
         seen_by = []

@@ -14,7 +14,7 @@ import click
 from deco_runtime.fleet.sums import minus
 from deco_runtime.types import Ints
 
-from deco_benchmarks.fleet import shared
+from deco_benchmarks.fleet import footage, shared
 from deco_benchmarks.fleet.shared import Device, Home, with_home, with_out, with_seed
 
 
@@ -29,9 +29,9 @@ from deco_benchmarks.fleet.shared import Device, Home, with_home, with_out, with
 def command(home: Home, by: str, devices: int, rounds: str, seed: int, out: Path) -> None:
     """Merged devices beside one device that saw all streams."""
     streams = (
-        shared.parts_of_classes(home.stream, home.segment, seed)
+        footage.parts_of_classes(home.stream, home.segment, seed)
         if by == "class"
-        else shared.parts_of_takes(home.stream, home.segment, devices, seed)
+        else footage.parts_of_takes(home.stream, home.segment, devices, seed)
     )
     trials = [trial(home, streams, guard, number) for guard in (False, True) for number in map(int, rounds.split(","))]
     report = {"bundle": home.bundle.hash, "by": by, "seed": seed, "devices": len(streams), "segment": home.segment,
@@ -52,7 +52,7 @@ def trial(home: Home, streams: list[Ints], guard: bool, rounds: int) -> dict[str
     """guard: of the devices; the pool has its own anyway. alone: of devices that have not taken up the fleet's sums."""
     with TemporaryDirectory() as root:
         fleet = [Device(home, Path(root) / str(i), guard) for i in range(len(streams))]
-        parts = [shared.cut(stream, rounds, home.segment) for stream in streams]
+        parts = [footage.cut(stream, rounds, home.segment) for stream in streams]
         pool, pooled = home.pool(), Device(home, Path(root) / "pooled", guard)
         refused: Counter[str] = Counter()
         not_taken = 0

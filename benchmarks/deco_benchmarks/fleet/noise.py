@@ -13,12 +13,13 @@ from typing import Any
 
 import click
 import numpy as np
-from deco_runtime.fleet.noise import clipped, multiple, private, usual
+from deco_runtime.fleet.noise import multiple, private, usual
 from deco_runtime.fleet.sums import frames, minus, packed
 from deco_runtime.learning.regression import Statistics
+from deco_runtime.learning.teachable import TeachableLearner
 from deco_runtime.types import Segment
 
-from deco_benchmarks.fleet import shared
+from deco_benchmarks.fleet import footage, shared
 from deco_benchmarks.fleet.shared import Home, with_home, with_out, with_seed
 
 DELTA = 1e-6
@@ -33,7 +34,7 @@ EPSILONS = (1.0, 3.0, 10.0, inf)
 @with_out
 def command(home: Home, bound: float, draws: int, seed: int, out: Any) -> None:
     """Devices that see one class each, and add noise to what they send; one round."""
-    streams = shared.parts_of_classes(home.stream, home.segment, seed)
+    streams = footage.parts_of_classes(home.stream, home.segment, seed)
     most = bound * usual(home.known)
     lengths = np.linalg.norm(home.stream.observed["phi"], axis=1)
     seen = [learned(home, stream, inf) for stream in streams]
@@ -71,15 +72,13 @@ def learned(home: Home, places: Any, most: float) -> Statistics:
     learner = home.scorer
     learner.memory = home.known
     learner.interrupted()
-    add = learner.add  # type: ignore[attr-defined]
-    learner.add = lambda memory, observed, t: add(  # type: ignore[attr-defined]
-        memory, observed | {"phi": clipped(observed["phi"], most)}, t
-    )
-    for part in shared.cut(places, max(len(places) // home.segment, 1), home.segment):
+    assert isinstance(learner, TeachableLearner)
+    learner.longest = most
+    for part in footage.cut(places, max(len(places) // home.segment, 1), home.segment):
         seen = home.stream[part]
         learner.learn(Segment(seen.observed, seen.labels, np.ones(len(part), np.float32), seen.labels))
     found = minus(learner.memory, home.known)
-    learner.add, learner.memory = add, home.known  # type: ignore[attr-defined]
+    learner.longest, learner.memory = inf, home.known
     return found
 
 

@@ -14,7 +14,7 @@ from deco_runtime.fleet import member as members
 from deco_runtime.fleet.sums import HOW
 from deco_runtime.types import Floats, Ints
 
-from deco_benchmarks.fleet import shared
+from deco_benchmarks.fleet import footage, shared
 from deco_benchmarks.fleet.shared import Device, Home, with_home, with_out, with_seed
 
 
@@ -25,7 +25,7 @@ from deco_benchmarks.fleet.shared import Device, Home, with_home, with_out, with
 @with_out
 def command(home: Home, rounds: str, seed: int, out: Path) -> None:
     """Bytes and accuracy of a difference in fp32, fp16 and int8, devices seeing one class each."""
-    streams = shared.parts_of_classes(home.stream, home.segment, seed)
+    streams = footage.parts_of_classes(home.stream, home.segment, seed)
     rows: list[dict[str, Any]] = []
     for number in map(int, rounds.split(",")):
         exact: Floats | None = None
@@ -48,7 +48,7 @@ def trial(home: Home, streams: list[Ints], how: str, rounds: int) -> tuple[dict[
 
     with TemporaryDirectory() as root:
         fleet = [Device(home, Path(root) / str(i)) for i in range(len(streams))]
-        parts = [shared.cut(stream, rounds, home.segment) for stream in streams]
+        parts = [footage.cut(stream, rounds, home.segment) for stream in streams]
         pool, sizes, refused, judged = home.pool(), list[int](), list[str](), list[str]()
         accuracy, not_taken = [], 0
         for number in range(rounds):

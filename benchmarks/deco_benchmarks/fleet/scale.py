@@ -26,7 +26,7 @@ from deco_runtime.learning.arrays import Array
 from deco_runtime.learning.regression import Statistics, together
 from deco_runtime.types import Segment
 
-from deco_benchmarks.fleet import shared
+from deco_benchmarks.fleet import footage, shared
 from deco_benchmarks.fleet.shared import Home, home_of, seen_file, with_home, with_out, with_seed
 
 PATIENCE_S = 3600.0
@@ -133,7 +133,7 @@ def difference(
     rng = np.random.default_rng(number)
     of = int(rng.integers(len(home.bundle.classes)))
     places = rng.choice(np.flatnonzero(home.stream.labels == of), segment * segments)
-    for part in shared.cut(places, segments, segment):
+    for part in footage.cut(places, segments, segment):
         frames = home.stream[part]
         learner.learn(Segment(frames.observed, frames.labels, np.ones(len(part), np.float32), frames.labels))
     place = members.offered(members.joins(home.known), learner.memory, how, 1.0)

@@ -15,6 +15,7 @@ from deco_runtime.commands.recipes import RecipeName
 from deco_runtime.commands.terminal import exit_with, interrupted, on_signals
 from deco_runtime.errors import StateError, UsageError
 from deco_runtime.fleet.member import LEAST
+from deco_runtime.fleet.noise import check_epsilon
 from deco_runtime.fleet.sums import HOW
 from deco_runtime.telemetry.console import say, tell
 
@@ -48,7 +49,7 @@ def fleet() -> None:
 @click.option("--address", metavar="HOST:PORT",
               help=f"Where devices reach the server.  [default: 0.0.0.0:{PORT}; 127.0.0.1:{PORT} with --insecure]",
               )  # fmt: skip
-@click.option("--recipe", type=RecipeName(), help="deco+ or slda.  [default: the bundle's]")
+@click.option("--recipe", type=RecipeName(), help="deco+, slda or paper.  [default: the bundle's]")
 @click.option("--every", type=click.FloatRange(1), default=600.0, show_default=True, metavar="SECONDS",
               help="From one round to the next. One waits so long for devices, or a minute.")  # fmt: skip
 @click.option("--how", type=click.Choice(HOW), default=HOW[0], show_default=True,
@@ -83,7 +84,7 @@ def serve(
             "again with more labels")  # fmt: skip
     if insecure and not is_loopback(host):
         say(f"warning: whoever reaches {host}:{port} can join this fleet, and read what is sent")
-    say(f"serves {bundle} at {host}:{port}; {len(pool.places)} devices are in its sums, of {pool.frames:.0f} frames")
+    say(f"serves {bundle} at {host}:{port}; {len(pool.places)} devices are in it, of {pool.frames:.0f} {pool.UNIT}")
     del pool
     wanted = Served(
         bundle, state, recipe or "", host, port, every, how, least, rounds, flower.Tls(*tls) if tls else None
@@ -103,9 +104,12 @@ def serve(
 @click.option("--insecure", is_flag=True, help="No TLS and no key, as the server.")
 @click.option("--least", type=click.FloatRange(1), default=LEAST, show_default=True, metavar="N",
               help="Frames that leave the device together, whatever the server asks for.")  # fmt: skip
+@click.option("--noise", type=float, metavar="EPSILON",
+              help="Put noise on what leaves the device: (EPSILON, 1e-6)-differential privacy of any one frame. Costs "
+              "accuracy; what was learned before stays on the device.")  # fmt: skip
 def join(
     state: Path, server: str, bundle: Path | None, root_certificates: Path | None, key: Path | None, insecure: bool,
-    least: float,
+    least: float, noise: float | None,
 ) -> int:  # fmt: skip
     """Have a device learn with its fleet, beside its run or without one.
 
@@ -120,11 +124,13 @@ def join(
         raise UsageError("expected --insecure alone, but found a key or a certificate beside it; leave one of them out")
     if not insecure and key is None:
         raise UsageError("expected --key FILE, the device's private key, but found none; give one, or --insecure")
+    if noise is not None:
+        check_epsilon(noise)
     from deco_runtime.fleet.joining import Joined
     from deco_runtime.fleet.joining import join as run
 
     say(f"{state} learns with the fleet at {server}")
-    wanted = Joined(state, server, bundle, root_certificates, key, insecure, least)
+    wanted = Joined(state, server, bundle, root_certificates, key, insecure, least, noise)
     return _until_stopped(lambda stopped: run(wanted, stopped, say))
 
 

@@ -16,10 +16,13 @@ from flwr.common.constant import ErrorCode
 
 from deco_runtime.errors import DecoError
 from deco_runtime.fleet import client as of_device
+from deco_runtime.fleet.images import Images
 from deco_runtime.fleet.keeper import NODE
 from deco_runtime.fleet.member import LEAST
 from deco_runtime.fleet.told import Teller
+from deco_runtime.learning.arrays import Memory
 from deco_runtime.learning.regression import Statistics
+from deco_runtime.telemetry.happenings import FleetMerged
 
 client = ClientApp()
 
@@ -30,7 +33,7 @@ def give(message: Message, context: Context) -> Message:
 
     def job() -> RecordDict:
         asked = message.content.config_records["asked"]
-        offer = of_device.give(*_device(), str(asked["how"]), _least(float(asked["least"])))
+        offer = of_device.give(*_device(), str(asked["how"]), _least(float(asked["least"])), _noise())
         values = ConfigRecord({"name": offer.name, "number": offer.number, "how": offer.how, "bundle": offer.bundle})
         arrays = ArrayRecord({name: Array(array) for name, array in offer.arrays.items()})
         return RecordDict({"offer": values, "sums": arrays})
@@ -45,11 +48,11 @@ def take(message: Message, context: Context) -> Message:
     def job() -> RecordDict:
         has = message.content.config_records["has"]
         record = message.content.array_records["sums"]
-        fleet = Statistics(record["a"].numpy(), record["b"].numpy())
+        fleet: Memory = Images(record["x"].numpy()) if "x" in record else Statistics(*(record[n].numpy() for n in "ab"))
         told = of_device.take(*_device(), fleet, int(has["number"]), str(has["refused"]))
-        what = f"not taken up: that {told['refused']}" if told["refused"] else "taken up"
-        _say(f"the fleet's sums of {told['frames']} frames were {what}")
-        return RecordDict({"told": ConfigRecord({"refused": told["refused"] or ""})})
+        _say(FleetMerged(**told).words)
+        # What the guard says is of what the device itself has seen, without noise.
+        return RecordDict({"told": ConfigRecord({"refused": (told["refused"] or "") if _noise() is None else ""})})
 
     return _answer(message, job)
 
@@ -76,6 +79,12 @@ def _least(asked: float) -> float:
     """Frames that a difference must be of: the server may ask for more than the device does, never for fewer."""
     own = float(os.environ.get(NODE["least"], LEAST))
     return asked if asked > own else own
+
+
+def _noise() -> float | None:
+    """ε; None for no noise."""
+    epsilon = os.environ.get(NODE["noise"])
+    return None if epsilon is None else float(epsilon)
 
 
 def _say(words: str) -> None:

@@ -1,5 +1,5 @@
-"""The half of a fleet that is at the server: every round asks the devices for their differences, adds up, and hands the
-sums to all.
+"""The half of a fleet that is at the server: every round asks the devices for what they have learned, adds up (or
+condenses), and hands the whole to all.
 
 Flower starts it and hands it, as its run-config: `state`, `bundle`, `recipe`, `rounds`, `every`, `how` and `least`, as
 `deco-fleet serve` was told. It tells what happens by a pipe in the state directory, see `told`, and keeps what
@@ -20,10 +20,11 @@ from deco_runtime.errors import DecoError, StateError
 from deco_runtime.fleet.flower import FOLDER
 from deco_runtime.fleet.keeper import end_with_parent
 from deco_runtime.fleet.ledger import Ledger, clean
-from deco_runtime.fleet.pool import Pool
+from deco_runtime.fleet.roll import Roll
 from deco_runtime.fleet.serving import START, open_pool
 from deco_runtime.fleet.told import DONE, Teller
 from deco_runtime.learning.arrays import Array as Numbers
+from deco_runtime.learning.arrays import arrays_of
 from deco_runtime.storage import state as states
 from deco_runtime.storage.bundle import open_bundle
 
@@ -93,15 +94,15 @@ class Rounds:
     """Of one pool. Nothing that a device answers ends them."""
 
     def __init__(
-        self, grid: Grid, pool: Pool, directory: Path, how: str, least: float, tell: Callable[[str], None]
+        self, grid: Grid, pool: Roll, directory: Path, how: str, least: float, tell: Callable[[str], None]
     ) -> None:
         self._grid, self._pool, self._directory, self._how, self._least = grid, pool, directory, how, least
         self._tell, self._ledger = tell, Ledger.read(directory)
         self._told: dict[str, tuple[int, int]] = {}  # what each device was handed last: segments, its own number
 
     def go(self, patience: float) -> None:
-        """Ask all devices that are there, add up what they answer within so many seconds, and hand the sums to these
-        unless they have them. Raises StateError where the disk refuses."""
+        """Ask all devices that are there, take in what they answer within so many seconds, and hand what the fleet has
+        learned to these unless they have it. Raises StateError where the disk refuses."""
         pool, ledger = self._pool, self._ledger
         asked = RecordDict({"asked": ConfigRecord({"how": self._how, "least": self._least})})
         names: dict[int, str] = {}
@@ -115,19 +116,19 @@ class Rounds:
             names[reply.metadata.src_node_id] = name
             if arrays and (reason := pool.offer(name, number, how, arrays, bundle)):
                 self._refuse(name, reason)
-        taken = pool.waiting
         verdict = pool.settle()
-        if verdict is not None and not verdict.accepted:
+        for who, reason in pool.left_out:
+            self._refuse(who, reason)
+        if verdict is not None and not verdict.accepted and not pool.left_out:
             self._refuse("this round", f"gives a model that {verdict.reason}")
-            taken = 0
         pool.save(self._directory)
-        ledger.round(len(nodes), len(names), taken, pool.frames, verdict)
+        ledger.round(len(nodes), len(names), pool.taken, pool.frames, pool.UNIT, verdict)
         ledger.write(self._directory)
         self._tell(
-            f"{len(names)} of {len(nodes)} devices answered, {taken} had something new; the sums are of "
-            f"{pool.frames:.0f} frames"
+            f"{len(names)} of {len(nodes)} devices answered, {pool.taken} had something new; learned of "
+            f"{pool.frames:.0f} {pool.UNIT}"
         )
-        sums = ArrayRecord({"a": Array(pool.sums.a), "b": Array(pool.sums.b)})
+        sums = ArrayRecord({name: Array(array) for name, array in arrays_of(pool.handed).items()})
         told = (
             (node, RecordDict({"sums": sums, "has": ConfigRecord({"number": pool.number(name), "refused": refused})}))
             for node, name in names.items()

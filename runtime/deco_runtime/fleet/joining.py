@@ -20,7 +20,7 @@ STRANGER = "[code: 2004]"
 class Joined:
     """What a device is told. server: HOST:PORT. bundle: None for that of the state's name. authority: certificate of
     whoever signed the server's, None for those that the system trusts. key: private, None for none. least: frames that
-    leave the device together, at least."""
+    leave the device together, at least. noise: ε, None for none."""
 
     state: Path
     server: str
@@ -29,6 +29,7 @@ class Joined:
     key: Path | None
     insecure: bool
     least: float
+    noise: float | None
 
 
 def join(it: Joined, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
@@ -36,6 +37,8 @@ def join(it: Joined, stopped: Callable[[], bool], say: Callable[[str], None]) ->
     flower.needed()
     folder = flower.home(it.state)
     more = {NODE["state"]: str(it.state.resolve()), NODE["least"]: str(it.least)}
+    if it.noise is not None:
+        more[NODE["noise"]] = str(it.noise)
     if it.bundle is not None:
         more[NODE["bundle"]] = str(it.bundle.resolve())
     env, hearer = flower.environment(folder, **more), Hearer(it.state)

@@ -14,7 +14,7 @@ from typing import IO
 
 from deco_runtime.errors import StateError
 
-NODE = {"state": "DECO_FLEET_STATE", "bundle": "DECO_FLEET_BUNDLE", "least": "DECO_FLEET_LEAST"}
+NODE = {name: f"DECO_FLEET_{name.upper()}" for name in ("state", "bundle", "least", "noise")}
 """Variables of the environment that say to a device's half which device it is."""
 
 LONGEST_PAUSE_S = 60.0

@@ -24,10 +24,10 @@ LONGEST = 300
 @dataclass
 class Ledger:
     """rounds: since the beginning. at: when the last ended, in seconds since 1970. asked, answered, taken: devices that
-    were there, those that answered, and differences that became part of the sums. frames: that the sums are of, with
-    the labelled images. accuracy, before: share of the guard's images answered right with the fleet's sums, and by the
-    bundle alone; None where it was not judged yet, or has none. refused: ever; refusals: the last of them, as [time,
-    who, why]."""
+    were there, those that answered, and offers that became part of what is learned. frames: that this is of, with the
+    labelled images; under `paper` images, as unit says. accuracy, before: share of the guard's images answered right
+    with what the fleet has learned, and by the bundle alone; None where it was not judged yet, or has none. refused:
+    ever; refusals: the last of them, as [time, who, why]."""
 
     rounds: int = 0
     at: float = 0.0
@@ -35,6 +35,7 @@ class Ledger:
     answered: int = 0
     taken: int = 0
     frames: float = 0.0
+    unit: str = "frames"
     accuracy: float | None = None
     before: float | None = None
     refused: int = 0
@@ -59,10 +60,10 @@ class Ledger:
                 f"expected to write {directory / FILE}, but the system says: {error.strerror}; free space"
             ) from error
 
-    def round(self, asked: int, answered: int, taken: int, frames: float, verdict: Verdict | None) -> None:
+    def round(self, asked: int, answered: int, taken: int, frames: float, unit: str, verdict: Verdict | None) -> None:
         """One more has ended. verdict: the guard's, None where nothing was new."""
         self.rounds, self.at = self.rounds + 1, time.time()
-        self.asked, self.answered, self.taken, self.frames = asked, answered, taken, frames
+        self.asked, self.answered, self.taken, self.frames, self.unit = asked, answered, taken, frames, unit
         if verdict is not None and verdict.accepted:
             self.accuracy, self.before = (verdict.scores.get(key) for key in ("accuracy", "frozen_accuracy"))
 

@@ -1,8 +1,11 @@
 """Gaussian noise on what a device sends, so that it tells little of any one frame: (ε, δ)-differential privacy.
 
-    clipped    φ no longer than a bound, frame by frame, before they are added up: sums cannot be clipped any more
     multiple   σ of the analytic Gaussian mechanism (Balle and Wang, ICML 2018), as a multiple of the sensitivity
     private    a difference made of noisy sums of the classes and the spread of the labelled images
+    Noise      both, for a device's differences
+
+Sums cannot be clipped any more: a device's learner shortens φ that are longer than a bound, `most`, before it adds them
+up, and its votes see them as they are.
 
 A frame φ with ‖φ‖ ≤ c and shares t of the classes, ‖t‖ ≤ 1, adds tφᵀ to the sums of the classes, no longer than c, but
 φφᵀ to A, no longer than c², which has D/K times as many values to put noise on. So A is not sent: it is made of the
@@ -16,6 +19,7 @@ without the noise: else the next would take the noise back. numpy only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import erfc, exp, inf, isfinite, sqrt
 
 import numpy as np
@@ -23,17 +27,15 @@ import numpy as np
 from deco_runtime.errors import UsageError
 from deco_runtime.fleet.sums import per_frame
 from deco_runtime.learning.regression import Doubles, Statistics, upper, within
-from deco_runtime.types import Floats
 
+DELTA = 1e-6
+"""δ of what devices send."""
+CLIP = 1.25
+"""The bound of ‖φ‖, times the length of labelled images: few frames are longer (docs/results/fleet.md)."""
+SURE = 3.0
+"""Standard deviations of the noise in counts that a device leaves room for."""
 COUNT = 0.25
 """How much the count of a class weighs in the noise, of the bound of φ: so it costs φ 3 % more noise."""
-
-
-def clipped(phi: Floats, most: float) -> Floats:
-    """φ (n, D), those longer than `most` shortened to it."""
-    length = np.linalg.norm(phi, axis=1, keepdims=True)
-    shorter: Floats = phi * np.minimum(1, most / np.maximum(length, 1e-12)).astype(np.float32)
-    return shorter
 
 
 def multiple(epsilon: float, delta: float) -> float:
@@ -51,13 +53,21 @@ def multiple(epsilon: float, delta: float) -> float:
     return high
 
 
+def check_epsilon(epsilon: float) -> None:
+    """Raise UsageError unless noise can be put on something for this ε."""
+    if not 0 < epsilon < inf:
+        raise UsageError(
+            f"expected --noise EPSILON to be a finite number above 0, but found {epsilon}; give one, as in --noise 3"
+        )
+
+
 def _delta(sigma: float, epsilon: float) -> float:
     """δ that noise of this σ gives for ε, at a sensitivity of 1 (Balle and Wang, theorem 8)."""
     if sigma == 0:
         return inf
     near, far = 1 / (2 * sigma) - epsilon * sigma, -1 / (2 * sigma) - epsilon * sigma
     tail = _normal(far)
-    return _normal(near) - (exp(epsilon) * tail if tail else 0.0)
+    return _normal(near) - exp(min(epsilon, 700)) * tail  # beyond that the tail is next to none
 
 
 def _normal(x: float) -> float:
@@ -84,8 +94,13 @@ def private(
     b = sums.b.astype(np.float64)
     b[:-1] += rng.normal(0, 1, (size, classes)) * sigma
     b[-1] += rng.normal(0, 1, classes) * sigma / (COUNT * most)
-    b[:, b[-1] <= max(sigma * sqrt(size) / most, 0.5)] = 0
+    b[:, b[-1] <= _fewest(sigma, size, most)] = 0
     return of_means(b, known)
+
+
+def _fewest(sigma: float, size: int, most: float) -> float:
+    """Frames of a class up to which their mean would be mostly noise."""
+    return max(sigma * sqrt(size) / most, 0.5)
 
 
 def of_means(b: Doubles, known: Statistics) -> Statistics:
@@ -99,3 +114,33 @@ def of_means(b: Doubles, known: Statistics) -> Statistics:
 def usual(known: Statistics) -> float:
     """The length √E‖φ‖² of labelled images: a bound may be some of it, since the fleet has it anyway."""
     return sqrt(per_frame(known))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """For ε and DELTA, with or without any one frame. known: sums of the labelled images. Raises UsageError for an ε
+    that is none."""
+
+    epsilon: float
+    known: Statistics
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+
+    @property
+    def most(self) -> float:
+        """No φ that was added up may be longer."""
+        return CLIP * usual(self.known)
+
+    def on(self, sums: Statistics, rng: np.random.Generator) -> Statistics:
+        """See `private`."""
+        return private(sums, self.known, self.epsilon, DELTA, self.most, rng)
+
+    def left(self, sums: Statistics) -> float:
+        """Frames that nearly always are left of these when noise was put on them: of classes that are not left out, by
+        their noisy counts. What is of fewer than the fleet asks for would be refused, and lost."""
+        size, classes = len(sums.b) - 1, sums.b.shape[1]
+        sigma = multiple(self.epsilon, DELTA) * self.most * sqrt(1 + COUNT**2)
+        slack = SURE * sigma / (COUNT * self.most)
+        n = sums.b[-1].astype(np.float64)
+        return float(n[n > _fewest(sigma, size, self.most) + slack].sum()) - slack * sqrt(classes)

@@ -19,9 +19,12 @@ from pathlib import Path
 from deco_runtime.errors import UsageError
 from deco_runtime.fleet import flower
 from deco_runtime.fleet.flower import Tls
+from deco_runtime.fleet.image_pool import ImagePool
 from deco_runtime.fleet.keeper import LOG, going, kept_going, last_words, said
 from deco_runtime.fleet.pool import Pool
+from deco_runtime.fleet.roll import Roll
 from deco_runtime.fleet.told import DONE, Hearer
+from deco_runtime.learning.replay import ReplayLearner
 from deco_runtime.running.assemble import open_fresh
 from deco_runtime.storage.bundle import Bundle
 
@@ -53,13 +56,15 @@ class Served:
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
 
 
-def open_pool(bundle: Bundle, recipe: str, least: float, directory: Path) -> tuple[Pool, str | None]:
+def open_pool(bundle: Bundle, recipe: str, least: float, directory: Path) -> tuple[Roll, str | None]:
     """Where it was left, and a sentence where the newest state had to be passed over.
 
-    recipe: "" for the bundle's own. Raises UsageError for one whose learning is not made of sums, BundleError where the
+    recipe: "" for the bundle's own. Raises UsageError for one that no fleet can learn by, BundleError where the
     bundle has no such recipe, StateError where what is in the directory cannot be used.
     """
-    pool = Pool(bundle, open_fresh(bundle, recipe or bundle.recipe.name), least)
+    guarded = open_fresh(bundle, recipe or bundle.recipe.name)
+    pool: Roll
+    pool = ImagePool(bundle, guarded) if isinstance(guarded.learner, ReplayLearner) else Pool(bundle, guarded, least)
     return pool, pool.load(directory)
 
 

@@ -25,12 +25,12 @@ def lines(directory: Path) -> list[str]:
         f"recipe {found.recipe}, bundle {str(found.meta.get('bundle'))[:12]}",
         f"{ledger.rounds} rounds, the last {_ago(ledger.at)}: {ledger.answered} of {ledger.asked} devices "
         f"answered, {ledger.taken} had something new" if ledger.rounds else "no round yet",
-        f"sums of {ledger.frames:,.0f} frames, of {len(places)} devices and the labelled images",
+        f"learned of {ledger.frames:,.0f} {ledger.unit}, of {len(places)} devices and the labelled images",
     ]  # fmt: skip
     if ledger.accuracy is not None and ledger.before is not None:
         told.append(f"the guard's images: {ledger.before:.1%} right before the fleet, {ledger.accuracy:.1%} now")
     if places:
-        told.append(f"{'device':18}{'number':>8}{'frames':>12}  last new")
+        told.append(f"{'device':18}{'number':>8}{ledger.unit.split()[-1]:>12}  last new")
     newest = sorted(places.items(), key=lambda place: -place[1][3])
     for name, (number, _, frames, at) in newest[:MOST]:
         told.append(f"{name:18}{number:>8}{frames:>12,.0f}  {_ago(at)}")

@@ -254,6 +254,7 @@ class Guarded(Unguarded):
         self._settle(verdict)
         if not verdict.accepted:
             learner.model = self._frozen
+            learner.offers = 0  # nothing that a fleet was given is in what is left
         return verdict
 
     def harm(self, model: Floats, check: Check = lambda: None) -> str | None:

@@ -24,12 +24,12 @@ from deco_runtime.learning.reports import RetrainReport, SegmentReport, Verdict
 from deco_runtime.learning.taught import Taught
 from deco_runtime.types import Batches, Check, Floats, Ints, Observed, Segment
 
-COUNTS = ("segments", "since_retrain", "retrains", "dropped", "merges")
+COUNTS = ("segments", "since_retrain", "retrains", "dropped", "merges", "offers")
 
 
 class Learner(ABC):
-    """Owns what is learned: the model, the memory it is made of, the generator, the counts of segments, updates and
-    merges with a fleet.
+    """Owns what is learned: the model, the memory it is made of, the generator, the counts of segments, updates, merges
+    with a fleet and offers to it, by which the fleet's side knows whether this is an older state than it has seen.
 
     model: flat float32, what `solve` gives. `learn` and `retrain` either finish or, when `check` raises, leave
     everything as it was. A reader in another thread may answer with `model` at any time: a new one is published by
@@ -78,7 +78,7 @@ class Learner(ABC):
         self.engine, self.recipe, self.classes, self.bundle_classes = engine, recipe, classes, classes
         self.taught = Taught()
         self.model, self.memory, self.rng = model, memory, rng
-        self.segments = self.since_retrain = self.retrains = self.dropped = self.merges = 0
+        self.segments = self.since_retrain = self.retrains = self.dropped = self.merges = self.offers = 0
         self.scene: Floats | None = None
 
     # --- what a learner is made of -----------------------------------------------------------------------------------

@@ -89,6 +89,13 @@ def add(statistics: Statistics, phi: Floats, t: Floats) -> Statistics:
     return Statistics(statistics.a + moments[upper(len(moments))], statistics.b + z.T @ t)
 
 
+def clipped(phi: Floats, most: float) -> Floats:
+    """φ (n, D), those longer than `most` shortened to it."""
+    length = np.linalg.norm(phi, axis=1, keepdims=True)
+    shorter: Floats = phi * np.minimum(1, most / np.maximum(length, TINY)).astype(np.float32)
+    return shorter
+
+
 def together(one: Statistics, other: Statistics) -> Statistics:
     """Of the frames of both."""
     return Statistics(one.a + other.a, one.b + other.b)

@@ -8,14 +8,18 @@ classes that people added by `added.py`.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
 
 import numpy as np
 
 from deco_runtime.engine import Engine
 from deco_runtime.learning import added
+from deco_runtime.learning.arrays import Array
 from deco_runtime.learning.recipe import Recipe
-from deco_runtime.learning.regression import Statistics, add, of_classes, together
+from deco_runtime.learning.regression import Statistics, add, clipped, of_classes, together
 from deco_runtime.learning.represented import RepresentedLearner
 from deco_runtime.learning.taught import Taught
 from deco_runtime.learning.vote import targets
@@ -37,7 +41,10 @@ class TaughtRecipe(Recipe):
 
 class TeachableLearner(RepresentedLearner):
     """The memory are the sums of every voted frame and of the labelled images; the model is what `solve_own` makes for
-    the bundle's classes and, where people added some, the discriminants of all behind it."""
+    the bundle's classes and, where people added some, the discriminants of all behind it.
+
+    longest: of ‖φ‖ in what is added to the memory; longer ones are shortened, so that noise can hide any one frame.
+    """
 
     CAUTIOUS = True
     memory: Statistics
@@ -49,6 +56,7 @@ class TeachableLearner(RepresentedLearner):
         super().__init__(engine, voter, model, voter.start.statistics, recipe, rng)
         self.start, self._own = voter.start, len(model)
         self._said: Statistics | None = None
+        self.longest = inf
 
     @abstractmethod
     def answer_own(self, model: Floats, observed: Observed) -> Floats:
@@ -116,7 +124,18 @@ class TeachableLearner(RepresentedLearner):
         return self._solved(of_classes(self.start.statistics, self.classes))
 
     def add(self, memory: Statistics, observed: Observed, t: Floats) -> Statistics:
-        return add(memory, observed["phi"], t)
+        phi = observed["phi"]
+        return add(memory, phi if self.longest == inf else clipped(phi, self.longest), t)
+
+    def values(self) -> dict[str, Any]:
+        return super().values() | ({} if self.longest == inf else {"longest": self.longest})
+
+    def restore(self, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
+        longest = values.get("longest", inf)
+        if type(longest) is not float or not longest > 0:
+            raise ValueError("its bound is none")
+        super().restore(arrays, values)
+        self.longest = longest
 
     def known(self) -> dict[str, Floats]:
         said = self._said

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from deco_runtime.errors import StateError, UsageError
-from deco_runtime.fleet import device
+from deco_runtime.fleet import sides
 from deco_runtime.learning.guard import Unguarded
 from deco_runtime.learning.learner import Learner, joined
 from deco_runtime.learning.taught import checked
@@ -115,10 +115,10 @@ class Control:
         """Go back to one of BACK; what people taught stays."""
         return self._ask(lambda: self._back(to))
 
-    def offer(self, how: str, least: float) -> None:
+    def offer(self, how: str, least: float, epsilon: float | None = None) -> None:
         """Put what the fleet lacks of this device where its client finds it, see `fleet.device`."""
-        run = self._run
-        self._ask(lambda: device.offer(self._directory, run.guarded, run.bundle, how, least, run.save_now))
+        run, side = self._run, sides.of(type(self._run.learner))
+        self._ask(lambda: side.offer(self._directory, run.guarded, run.bundle, how, least, run.save_now, epsilon))
 
     def take_up(self) -> happened.FleetMerged:
         """Go by the fleet's sums that its client put there."""
@@ -198,8 +198,8 @@ def taught(
 def taken_up(
     directory: Path, guarded: Unguarded, bundle: Bundle, save: Callable[[], None], check: Check = lambda: None
 ) -> happened.FleetMerged:
-    """Have a learner go by its fleet's sums, and what to tell of it; raises as `device.take_up`."""
-    frames, verdict = device.take_up(directory, guarded, bundle, save, check)
+    """Have a learner go by its fleet's sums, and what to tell of it; raises as `fleet.device.take_up`."""
+    frames, verdict = sides.of(type(guarded.learner)).take_up(directory, guarded, bundle, save, check)
     return happened.FleetMerged(round(frames), None if verdict is None or verdict.accepted else verdict.reason)
 
 

@@ -86,7 +86,7 @@ class Door(Listener):
     def _answer(self, asked: dict[str, Any], data: bytes) -> dict[str, Any]:
         control, what = self._control, asked.get("do")
         if what == "hello":
-            return {"bundle": str(control.bundle.path.resolve()), "hash": control.bundle.hash}
+            return {"bundle": str(control.bundle.path.resolve()), "hash": control.bundle.hash, "recipe": control.recipe}
         if what == "teach":
             size = control.bundle.preprocessing.size
             pixels = np.frombuffer(data, np.uint8).reshape(-1, size, size, 3)
@@ -97,7 +97,8 @@ class Door(Listener):
         if what == "undo":
             return asdict(control.undo())
         if what == "offer":
-            control.offer(str(asked["how"]), float(asked["least"]))
+            epsilon = asked.get("epsilon")
+            control.offer(str(asked["how"]), float(asked["least"]), None if epsilon is None else float(epsilon))
             return {}
         if what == "take up":
             return asdict(control.take_up())

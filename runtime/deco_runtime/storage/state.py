@@ -23,7 +23,7 @@ from deco_runtime.storage.bundle import Bundle
 from deco_runtime.storage.lock import lock
 from deco_runtime.storage.untrusted import ALWAYS_FINE
 
-SCHEMA = 7
+SCHEMA = 8
 SUFFIX = "-state"
 """Behind the name of a bundle: the directory of its state, unless another one is asked for."""
 CURRENT, PREVIOUS = "learned.deco", "learned.previous.deco"

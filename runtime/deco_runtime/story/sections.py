@@ -173,8 +173,11 @@ def fleet(story: Story) -> str:
     merges = story.merges
     if not merges:
         return ""
-    said = f"The fleet's sums were taken up {several(merges['merged'], 'time')} and refused {whole(merges['refused'])}"
-    return section("The fleet", paragraph(f"{said}; the last were of {several(story.fleet_frames, 'frame')}."))
+    what, of = "images", ""  # under `paper`
+    if story.fleet_frames:
+        what, of = "sums", f"; the last were of {several(story.fleet_frames, 'frame')}"
+    times = f"taken up {several(merges['merged'], 'time')} and refused {whole(merges['refused'])}"
+    return section("The fleet", paragraph(f"The fleet's {what} were {times}{of}."))
 
 
 def ages(story: Story) -> str:

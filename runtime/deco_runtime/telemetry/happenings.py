@@ -277,8 +277,8 @@ class AnswersJudged:
 
 @dataclass(frozen=True)
 class FleetMerged:
-    """The fleet's sums, of so many frames in all and labelled images, came to this device. refused: why its guard did
-    not take them, a clause; None when it goes by them."""
+    """The fleet's sums, of so many frames in all and labelled images, came to this device; or its images under `paper`,
+    of 0 frames, since nobody knows. refused: why its guard did not take them, a clause; None when it goes by them."""
 
     frames: int
     refused: str | None
@@ -287,7 +287,7 @@ class FleetMerged:
     def words(self) -> str:
         """What came of it, in one line."""
         took = f"not taken up: that {self.refused}" if self.refused else "taken up"
-        return f"the fleet's sums of {self.frames} frames were {took}"
+        return f"the fleet's {f'sums of {self.frames} frames' if self.frames else 'images'} were {took}"
 
 
 # --- what is kept

@@ -60,7 +60,7 @@ function figures(now) {
     ["written", now.written === undefined ? null : `${(now.written / 1e6).toFixed(1)} MB` +
       (now.per_day ? `, ${(now.per_day / 1e6).toFixed(0)} MB a day` : "")],
     ["recipe", now.recipe],
-    ["fleet", now.fleet && `${now.fleet.frames} frames in its sums` +
+    ["fleet", now.fleet && (now.fleet.frames ? `${now.fleet.frames} frames in its sums` : "its images") +
       (now.fleet.merged ? `, last merged ${new Date(1000 * now.fleet.merged).toLocaleTimeString()}` : "") +
       (now.fleet.refused ? `, refused because the model ${now.fleet.refused}` : "")],
   ];
