@@ -92,6 +92,17 @@ def test_a_good_board_and_bundle_as_json(quick: Path, bundle_path: Path) -> None
     assert not bundle_path.with_name(bundle_path.name + "-state").exists()
 
 
+def test_the_disk_of_the_state(quick: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    for state, code, words in ((tmp_path / "states" / "a", 0, "OK    disk: "), (tmp_path / "file", 1, "FAIL  disk: ")):
+        done = doctor("--state", state, places=[quick])
+        assert done.returncode == code, done.stdout
+        (line,) = (each for each in done.stdout.splitlines() if "disk: " in each)
+        assert line.startswith(words)
+        assert str(tmp_path) in line
+    assert not (tmp_path / "states").exists()
+
+
 def test_no_bundle_and_a_camera(quick: Path) -> None:
     with mjpeg_server(moving) as url:
         done = doctor("--camera", url, "--seconds", 0.5, places=[quick])
