@@ -21,6 +21,8 @@ from deco_benchmarks.bench.workload import open_work
 
 ROUNDS = 2
 """Turns of idle and learning, so that a machine that becomes slower does so for both."""
+SETTLE_S = 0.5
+"""A run has one learner's thread for all its life: what it takes to begin is not what frames wait for."""
 
 
 def measure(path: Path, progress: Progress, engine: str, recipe: str, quick: bool) -> dict[str, Any]:
@@ -41,6 +43,7 @@ def measure(path: Path, progress: Progress, engine: str, recipe: str, quick: boo
         progress(f"{engine}: predicting while learning", turn, ROUNDS)
         predict("idle")
         with Learning(learner, work.segment):
+            time.sleep(SETTLE_S)
             predict("learning")
     progress(f"{engine}: predicting while learning", ROUNDS, ROUNDS)
     found: dict[str, Quantity] = {}
