@@ -105,7 +105,7 @@ def test_a_device_learns_from_it_what_it_learns_from_the_directory(
     assert both == folder
     assert both["model"] != open_bundle(packed).weights().tobytes()
     assert states["both"].values == states["folder"].values
-    assert states["both"].values["counts"] == dict(zip(COUNTS, (3, 0, 3, 0, 0), strict=True))
+    assert states["both"].values["counts"] == dict(zip(COUNTS, (3, 0, 3, 0, 0, 0), strict=True))
     assert not list((tmp_path / "tmp").rglob("*.avi"))  # of the stream, which OpenCV can read from files only
     assert os.listdir(packed.parent) == [packed.name]
 

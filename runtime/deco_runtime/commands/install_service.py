@@ -151,7 +151,7 @@ def unit(service: Service) -> str:
     return "\n".join(lines) + "\n"
 
 
-@click.command("install-service")
+@click.command("install-service", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--bundle",
     required=True,

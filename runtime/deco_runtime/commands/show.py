@@ -15,7 +15,7 @@ from deco_runtime.story.page import page
 from deco_runtime.story.story import Story
 
 
-@click.command("show")
+@click.command("show", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("state", required=False, type=click.Path(path_type=Path), metavar="[STATE]")
 @click.option(
     "--events",
