@@ -11,6 +11,7 @@ docs/development/extending.md has what each of them has to be.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import metadata
 from types import ModuleType
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ def brought(what: str, checked: Callable[[Any], T]) -> Iterator[T]:
     checked: raises whatever it likes where the object is none. Raises RuntimeMissingError for that, and for one that
     fails to load.
     """
-    for entry in metadata.entry_points(group=f"deco_edge.{what}s"):
+    for entry in _entries(f"deco_edge.{what}s"):
         try:
             found = checked(entry.load())
         except Exception as error:  # foreign code raises anything
@@ -36,6 +37,12 @@ def brought(what: str, checked: Callable[[Any], T]) -> Iterator[T]:
                 "package"
             ) from error
         yield found
+
+
+@cache
+def _entries(group: str) -> tuple[metadata.EntryPoint, ...]:
+    """Read once: a look at every installed package, and engines are asked for again and again."""
+    return tuple(metadata.entry_points(group=group))
 
 
 def module_with(*names: str) -> Callable[[Any], ModuleType]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deco_runtime.fleet.images import Images, of_images, read
+from deco_runtime.fleet.images import Images, read
 from deco_runtime.fleet.roll import Roll
-from deco_runtime.fleet.union import complaint, condense, contradiction
+from deco_runtime.fleet.union import complaint, condense, contradiction, of_images
 from deco_runtime.learning import buffer as buffers
 from deco_runtime.learning.arrays import Array
 from deco_runtime.learning.buffer import CondensedBuffer

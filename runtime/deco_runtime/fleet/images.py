@@ -18,14 +18,12 @@ from deco_runtime.fleet import device
 from deco_runtime.fleet.device import Offer
 from deco_runtime.fleet.member import FILE, check_bundle, check_number, damaged
 from deco_runtime.fleet.sums import digest
-from deco_runtime.fleet.union import complaint, condense
+from deco_runtime.fleet.union import complaint, condense, of_images
 from deco_runtime.learning import buffer as buffers
 from deco_runtime.learning.arrays import Array, whole
 from deco_runtime.learning.arrays import like as checked_like
 from deco_runtime.learning.buffer import CondensedBuffer
 from deco_runtime.learning.guard import Unguarded
-from deco_runtime.learning.learner import Learner
-from deco_runtime.learning.replay import ReplayLearner
 from deco_runtime.learning.reports import Verdict
 from deco_runtime.storage import checked
 from deco_runtime.storage.bundle import Bundle
@@ -54,15 +52,6 @@ class Sender:
     last: str
     segments: int
     heard: str
-
-
-def of_images(learner: Learner) -> ReplayLearner:
-    """The learner. Raises UsageError for one that keeps no condensed images."""
-    if not isinstance(learner, ReplayLearner):
-        raise UsageError(
-            f"expected a recipe that keeps images, as paper, but found {learner.recipe.name!r}; merge its sums"
-        )
-    return learner
 
 
 def read(arrays: Mapping[str, Array], like: CondensedBuffer) -> CondensedBuffer:

@@ -90,12 +90,17 @@ def private(
     Raises UsageError as `multiple`.
     """
     size, classes = len(sums.b) - 1, sums.b.shape[1]
-    sigma = multiple(epsilon, delta) * together * most * sqrt(1 + COUNT**2)
+    sigma = together * _sigma(epsilon, delta, most)
     b = sums.b.astype(np.float64)
     b[:-1] += rng.normal(0, 1, (size, classes)) * sigma
     b[-1] += rng.normal(0, 1, classes) * sigma / (COUNT * most)
     b[:, b[-1] <= _fewest(sigma, size, most)] = 0
     return of_means(b, known)
+
+
+def _sigma(epsilon: float, delta: float, most: float) -> float:
+    """Of the noise on the sums of φ, with the counts beside them, for one frame."""
+    return multiple(epsilon, delta) * most * sqrt(1 + COUNT**2)
 
 
 def _fewest(sigma: float, size: int, most: float) -> float:
@@ -140,7 +145,7 @@ class Noise:
         """Frames that nearly always are left of these when noise was put on them: of classes that are not left out, by
         their noisy counts. What is of fewer than the fleet asks for would be refused, and lost."""
         size, classes = len(sums.b) - 1, sums.b.shape[1]
-        sigma = multiple(self.epsilon, DELTA) * self.most * sqrt(1 + COUNT**2)
+        sigma = _sigma(self.epsilon, DELTA, self.most)
         slack = SURE * sigma / (COUNT * self.most)
         n = sums.b[-1].astype(np.float64)
         return float(n[n > _fewest(sigma, size, self.most) + slack].sum()) - slack * sqrt(classes)

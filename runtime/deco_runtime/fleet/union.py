@@ -13,6 +13,7 @@ import numpy as np
 from deco_runtime.errors import UsageError
 from deco_runtime.learning.buffer import CondensedBuffer
 from deco_runtime.learning.guard import Unguarded
+from deco_runtime.learning.learner import Learner
 from deco_runtime.learning.regression import TINY
 from deco_runtime.learning.replay import ReplayLearner
 from deco_runtime.learning.reports import Verdict
@@ -22,6 +23,15 @@ LARGEST = 10.0
 """How far an image's values may be beyond those of the bundle's, as a factor."""
 AGREE = 0.75
 """Share of images that the bundle's model answers as labelled, at least, over that of the bundle's own."""
+
+
+def of_images(learner: Learner) -> ReplayLearner:
+    """The learner. Raises UsageError for one that keeps no condensed images."""
+    if not isinstance(learner, ReplayLearner):
+        raise UsageError(
+            f"expected a recipe that keeps images, as paper, but found {learner.recipe.name!r}; merge its sums"
+        )
+    return learner
 
 
 def complaint(buffer: CondensedBuffer, like: CondensedBuffer) -> str | None:
@@ -59,11 +69,7 @@ def condense(guarded: Unguarded, buffers: Sequence[CondensedBuffer], check: Chec
     check: called between the steps; what it raises ends the work. Raises UsageError for a learner without a buffer, and
     for buffers that cannot be taken in: ask `complaint` first.
     """
-    learner = guarded.learner
-    if not isinstance(learner, ReplayLearner):
-        raise UsageError(
-            f"expected a recipe that keeps images, as paper, but found {learner.recipe.name!r}; merge its sums"
-        )
+    learner = of_images(guarded.learner)
     for buffer in buffers:
         if (reason := complaint(buffer, learner.memory)) is not None:
             raise UsageError(f"expected a buffer of this bundle, but found one that {reason}; leave it out")

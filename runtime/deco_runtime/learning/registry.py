@@ -34,10 +34,11 @@ def learners() -> dict[str, type[Learner]]:
     modules = [import_module(f"{package.__name__}.{info.name}") for info in pkgutil.iter_modules(package.__path__)]
     found = {module.LEARNER.NAME: module.LEARNER for module in modules if hasattr(module, "LEARNER")}
 
-    def new(kind: Any) -> type[Learner]:
-        if found.get(_checked(kind).NAME, kind) is not kind:
+    def new(brought_one: Any) -> type[Learner]:
+        kind = _checked(brought_one)
+        if found.get(kind.NAME, kind) is not kind:
             raise ValueError(f"its NAME {kind.NAME!r} is that of another learner")
-        return _checked(kind)
+        return kind
 
     for kind in brought("learner", new):
         found[kind.NAME] = kind
