@@ -1,7 +1,8 @@
 """What a device under `paper` does for its fleet, as `device` under sums: it sends its condensed images.
 
 The fleet's are taken in as frames are, by the device's own code (see `union`), so what it has learned since is not
-lost; nothing here is exact. An offer is numbered, and on the disk before it is sent; the same images are taken in once.
+lost; nothing here is exact. The bundle's own images are nobody's news. An offer is numbered, and on the disk before it
+is sent; the same images are taken in once.
 """
 
 from __future__ import annotations
@@ -78,13 +79,14 @@ def offer(
             "expected no --noise for the recipe paper, whose images are sent as they are, but found one; leave it out, "
             "or learn by deco+"
         )
-    learner, place = of_images(guarded.learner), _place(directory, bundle)
+    learner, first = of_images(guarded.learner), buffers.initial(bundle).x_syn
+    place = _place(directory, bundle, first)
     since = learner.segments - place.segments
     if since < 0:  # it has gone back to an older state
         place, since = replace(place, segments=learner.segments), 0
     if place.sent is None and since * learner.recipe.segment >= least:
         x = learner.reshaped(guarded.accepted, learner.bundle_classes).x_syn
-        if (new := digest({"x": x})) not in (place.last, _first(bundle)):
+        if (new := digest({"x": x})) not in (place.last, digest({"x": first})):
             place = replace(place, sent=x, last=new, segments=learner.segments)
     save()
     _keep(directory, place, bundle)
@@ -92,7 +94,7 @@ def offer(
 
 def offered(directory: Path, bundle: Bundle) -> Offer:
     """What `offer` left."""
-    place = _place(directory, bundle)
+    place = _place(directory, bundle, buffers.initial(bundle).x_syn)
     if place.sent is None:
         return Offer(place.name, place.number, HOW, bundle.hash, {})
     return Offer(place.name, place.number + 1, HOW, bundle.hash, {"x": place.sent})
@@ -103,13 +105,14 @@ def take_up(
 ) -> tuple[float, Verdict | None]:
     """Take the fleet's images that were handed over into the device's own buffer. What the guard says, None where
     nothing was new, beside 0, for the frames that nobody has counted. Raises as `device.take_up`."""
-    place, first = _place(directory, bundle), buffers.initial(bundle)
+    first = buffers.initial(bundle)
+    place = _place(directory, bundle, first.x_syn)
     fleet, number, refused = device.handed(directory, Images(first.x_syn))
     check_number(place.number, place.sent is not None, number)
     if number > place.number or (place.sent is not None and place.last == refused):
         place = replace(place, number=number, sent=None)
     verdict, new = None, digest({"x": fleet.x})
-    if new not in (place.heard, _first(bundle)):
+    if new not in (place.heard, digest({"x": first.x_syn})):
         buffer = read({"x": fleet.x}, first)
         reason = complaint(buffer, first)
         verdict = Verdict(reason, {}, np.zeros(0, bool)) if reason else condense(guarded, [buffer], check)
@@ -121,23 +124,18 @@ def take_up(
     return 0.0, verdict
 
 
-def _first(bundle: Bundle) -> str:
-    """Digest of what the bundle holds, which is nobody's news."""
-    return digest({"x": buffers.initial(bundle).x_syn})
-
-
 def _keep(directory: Path, place: Sender, bundle: Bundle) -> None:
     arrays = {} if place.sent is None else {"sent_x": place.sent}
     values = {name: getattr(place, name) for name in ("name", "number", "last", "segments", "heard")}
     checked.write(directory / FILE, arrays, {"bundle": bundle.hash, **values})
 
 
-def _place(directory: Path, bundle: Bundle) -> Sender:
-    """From the disk; of a device that joins where there is none. Raises StateError where it cannot be read."""
+def _place(directory: Path, bundle: Bundle, like: Floats) -> Sender:
+    """From the disk; of a device that joins where there is none. like: the bundle's images. Raises StateError where it
+    cannot be read."""
     path = directory / FILE
     if not path.exists():
         return Sender(secrets.token_hex(8), 0, None, "", 0, "")
-    like = buffers.initial(bundle).x_syn
     try:
         arrays, values = checked.read(path, like.nbytes)
         check_bundle(values, bundle.hash)

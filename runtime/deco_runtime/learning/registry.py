@@ -32,7 +32,9 @@ DECLARED = ("NAME", "TITLE", "ABOUT", "RECIPE", "GRAPH")
 def learners() -> dict[str, type[Learner]]:
     """Every learner by its NAME, sorted. Raises RuntimeMissingError for one of another package that fails to load."""
     modules = [import_module(f"{package.__name__}.{info.name}") for info in pkgutil.iter_modules(package.__path__)]
-    found = {module.LEARNER.NAME: module.LEARNER for module in modules if hasattr(module, "LEARNER")}
+    found: dict[str, type[Learner]] = {
+        module.LEARNER.NAME: module.LEARNER for module in modules if hasattr(module, "LEARNER")
+    }
 
     def new(brought_one: Any) -> type[Learner]:
         kind = _checked(brought_one)
